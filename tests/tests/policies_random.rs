@@ -12,8 +12,6 @@
     reason = "also in functions that only tests call; what was drawn is told"
 )]
 
-#[path = "crds/changed.rs"]
-mod changed;
 #[path = "policies_random/documents.rs"]
 mod documents;
 #[path = "policies_random/load.rs"]

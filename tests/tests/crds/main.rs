@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
 mod applying;
-mod changed;
 mod policies;
 mod selectors;
 

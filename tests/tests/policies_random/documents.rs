@@ -6,7 +6,6 @@ use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
 use crate::Kind;
-use crate::changed::change;
 
 /// Places that a document is changed in, at most.
 const CHANGES: usize = 3;
@@ -56,7 +55,7 @@ pub(crate) fn any(kind: Kind, rng: &mut StdRng) -> Value {
         match rng.random_range(0..4) {
             0 => wreck(&mut spec, rng),
             1 => repeat(&mut spec, rng),
-            _ => change(&mut spec, &mut |most| rng.random_range(0..=most)),
+            _ => vary(&mut spec, rng),
         }
     }
     spec
@@ -69,6 +68,56 @@ pub(crate) fn calm(kind: Kind) -> Value {
         Kind::FaultInjection => INJECTION,
     };
     serde_yaml_ng::from_str(text).unwrap()
+}
+
+/// Some place goes, or has another value of its type: many such documents are still good.
+fn vary(value: &mut Value, rng: &mut StdRng) {
+    const WORDS: [&str; 20] = [
+        "",
+        "*",
+        "a",
+        "late",
+        "*/scale",
+        "pods/*",
+        "get",
+        "Normal",
+        "ForceClosed",
+        "PerRouter",
+        "Stall",
+        "Whole",
+        "0",
+        "0s",
+        "100ms",
+        "1.5h",
+        "50",
+        "09:00:00",
+        "Asia/Tokyo",
+        "2001-01-01T00:00:00Z",
+    ];
+    const NUMBERS: [i64; 7] = [0, 1, 5, 31, 200, 404, 100_000];
+    let goes = rng.random_bool(0.1);
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            let index = rng.random_range(0..fields.len());
+            let name = fields.keys().nth(index).unwrap().clone();
+            if goes {
+                fields.remove(&name);
+            } else {
+                vary(&mut fields[&name], rng);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            let index = rng.random_range(0..items.len());
+            if goes {
+                items.remove(index);
+            } else {
+                vary(&mut items[index], rng);
+            }
+        }
+        Value::Number(_) => *value = json!(NUMBERS[rng.random_range(0..NUMBERS.len())]),
+        Value::Bool(_) => *value = json!(goes),
+        _ => *value = json!(WORDS[rng.random_range(0..WORDS.len())]),
+    }
 }
 
 /// What may stand anywhere: of another type, too large, too much.
