@@ -206,6 +206,10 @@ fn same_when_compiled(before: &PolicyObject, after: &PolicyObject) -> bool {
 }
 
 fn read(kind: PolicyKind, object: &DynamicObject) -> Result<(PolicySpec, Vec<Problem>), String> {
+    // Absent fields have defaults, so that nothing at all and an empty list would read as a good spec that orders nothing.
+    if !object.data["spec"].is_object() {
+        return Err("cannot be read: it has no fields".to_owned());
+    }
     Ok(match kind {
         PolicyKind::CircuitBreaker => {
             let spec: CircuitBreakerSpec = section(object, "spec")?;
