@@ -112,14 +112,11 @@ async fn who(State(pages): State<Pages>, Query(which): Query<Which>) -> Answer {
     let world = pages.world()?;
     let (namespace, cluster) = (which.namespace, which.cluster);
     let known = pages.index.read(|facts| {
-        let unknown = cluster.as_ref().filter(|cluster| !facts.members.contains_key(*cluster));
-        match unknown {
-            Some(cluster) => Err(format!("no MemberCluster is named {cluster:?}")),
-            None => {
-                let told = |routers: &_| owner::of(facts, &world, routers, &namespace, cluster.as_deref());
-                Ok(pages.acks.read(told))
-            }
+        if let Some(cluster) = cluster.as_ref().filter(|cluster| !facts.members.contains_key(*cluster)) {
+            return Err(format!("no MemberCluster is named {cluster:?}"));
         }
+        let told = |routers: &_| owner::of(facts, &world, routers, &namespace, cluster.as_deref());
+        Ok(pages.acks.read(told))
     });
     let pairs = known.map_err(|reason| refused(StatusCode::NOT_FOUND, reason))?;
     Ok(Json(json!({"namespace": namespace, "pairs": pairs})))

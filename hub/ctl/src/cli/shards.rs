@@ -16,8 +16,8 @@ nothing without --yes.";
 const PLAN_HELP: &str = "\
 The hub's own compiler is run over what it knows, with the ShardingConfigs of the files in place
 of those that it has; each is taken as it is written, whole. Nothing is written. What is under way
-already is no part of the plan. Objects are not counted by namespace, so namespaces alone are told.
-Of a root the children are told too, also by a hub that does not serve roots yet: it says so.
+already is no part of the plan. Agents do not count objects by namespace, so none are told. Of a
+root the children are told too, also by a hub that does not serve roots yet: it says so.
 
 The exit code is 0 if the hub has exactly this already, 1 if something would change, and 2 if a
 spec would be refused, or no plan could be made.
@@ -37,9 +37,9 @@ SINCE is the view revision at which it came to its owner. Below the table: why i
 for it, and which routers have not acknowledged yet that its owner lets go of it.";
 
 const STATUS_HELP: &str = "\
-PAIRS: namespaces that the shard has. WAITS FOR and LETS GO OF: pairs that are being handed over to
-it, or from it. ROUTERS BEHIND: those that do not serve the shard as it is. CALLERS: those that are
-current, of all. LEASE: by which its callers elect their leader, and where.
+PAIRS: namespaces that the shard has. WAITS FOR and LETS GO OF: pairs that are being handed over
+to it, or from it. ROUTERS BEHIND: those that do not serve the shard as it is. CALLERS: those that
+are current, of all. LEASE: by which its callers elect their leader, and where.
 
 Examples:
   $ portolanctl shards status --dir fleet

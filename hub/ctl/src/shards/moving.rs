@@ -26,7 +26,9 @@ pub(super) async fn run(args: &MoveArgs) -> anyhow::Result<()> {
     let known = known.with_context(|| format!("no member cluster {:?} is known to the hub", pair.cluster))?;
     let from = match owner(known, &text)? {
         Some(from) if from == *to => {
-            println!("{to} has {text} already");
+            if args.edit.output.output != Output::Json {
+                println!("{to} has {text} already");
+            }
             return Ok(());
         }
         from => from,

@@ -106,3 +106,90 @@ fn api(hub: &Client, name: &ShardName) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<ShardingConfig>(&());
     Api::namespaced_with(hub.clone(), name.namespace(), &kind)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use tokio::sync::Mutex;
+
+    use super::*;
+
+    /// What was asked for: object, whether tried only, and the namespaces that it would have.
+    type Asked = Arc<Mutex<Vec<String>>>;
+
+    /// A hub that refuses to replace the object of this name, if it is not only tried.
+    fn hub(refuses: &'static str, asked: &Asked) -> Client {
+        let asked = asked.clone();
+        let api = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let asked = asked.clone();
+            async move {
+                let name = request.uri().path().rsplit('/').next().unwrap().to_owned();
+                let tried = request.uri().query().is_some_and(|query| query.contains("dryRun=All"));
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let mut object: Value = serde_json::from_slice(&body).unwrap();
+                let what = if tried { "tries" } else { "writes" };
+                let version = &object["metadata"]["resourceVersion"];
+                asked
+                    .lock()
+                    .await
+                    .push(format!("{what} {name} of {version}: {}", object["spec"]["has"]));
+                let (code, answer) = if name == refuses && !tried {
+                    let status = json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "changed", "status": "Failure"});
+                    (409, status)
+                } else {
+                    object["metadata"]["resourceVersion"] = json!("9");
+                    (200, object)
+                };
+                let answer = kube::client::Body::from(answer.to_string().into_bytes());
+                anyhow::Ok(http::Response::builder().status(code).body(answer)?)
+            }
+        });
+        Client::new(api, "default")
+    }
+
+    fn edits() -> [Edit; 2] {
+        ["a", "b"].map(|name| Edit {
+            name: ShardName::new("ops", name).unwrap(),
+            object: serde_json::from_value(json!({
+                "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
+                "metadata": {"name": name, "namespace": "ops", "resourceVersion": "1"}, "spec": {"has": "before"},
+            }))
+            .unwrap(),
+            spec: json!({"has": "after"}),
+        })
+    }
+
+    #[tokio::test]
+    async fn all_are_tried_before_the_first_is_written() {
+        let asked = Asked::default();
+        write(&hub("", &asked), &edits()).await.unwrap();
+        let lines = [
+            r#"tries a of "1": "after""#,
+            r#"tries b of "1": "after""#,
+            r#"writes a of "1": "after""#,
+            r#"writes b of "1": "after""#,
+        ];
+        assert_eq!(*asked.lock().await, lines);
+    }
+
+    #[tokio::test]
+    async fn what_was_written_is_put_back_if_the_next_cannot_be() {
+        let asked = Asked::default();
+        let error = write(&hub("b", &asked), &edits()).await.unwrap_err();
+        let told = format!("{error:#}");
+        assert!(
+            told.starts_with("ShardingConfig ops/a was written, and put back: cannot write ShardingConfig ops/b"),
+            "{told}"
+        );
+        let asked = asked.lock().await;
+        assert_eq!(
+            asked.last().unwrap(),
+            r#"writes a of "9": "before""#,
+            "in the version that was written"
+        );
+        let error = write(&hub("a", &Asked::default()), &edits()).await.unwrap_err();
+        assert!(error.to_string().starts_with("nothing was changed"), "{error:#}");
+    }
+}
