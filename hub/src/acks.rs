@@ -102,7 +102,7 @@ impl RouterState {
 
     /// Whether callers of `shard` may act on its namespaces by this router: a gateway counts for all shards, any other for
     /// those of which it holds something or is being sent something.
-    fn may_serve(&self, shard: &ShardName) -> bool {
+    pub(crate) fn may_serve(&self, shard: &ShardName) -> bool {
         self.subscription == Subscription::Everything
             || self.offered.contains(shard)
             || self.held.keys().any(|name| name.owner() == Some(shard))
