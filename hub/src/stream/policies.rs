@@ -160,7 +160,8 @@ mod tests {
         (name.name == "calm").then_some(good.rules)
     }
 
-    const KNOWN: Known<fn(&Ref) -> bool, fn(&PolicyName) -> Option<Arc<RuleNames>>> = Known { told_of, rules_of };
+    type RulesOf = fn(&PolicyName) -> Option<Arc<RuleNames>>;
+    const KNOWN: Known<fn(&Ref) -> bool, RulesOf> = Known { told_of, rules_of };
 
     #[test]
     fn states_are_of_what_the_router_knows_each_once_and_few() {
