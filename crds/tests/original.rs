@@ -3,6 +3,9 @@
 //! `original/` has manifests of the shapes that its documentation shows. What its proxy crashed on or misread is marked.
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
+#[path = "fields/original.rs"]
+mod fields;
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -15,6 +18,9 @@ use portolan_crds::{
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::Value;
+
+use self::fields::Fate::{self, NotServed, Refused, Taken, Unreadable};
+use self::fields::{BREAKER, FIELDS, INJECTION, LIMIT};
 
 /// The documents of a file, each with its kind.
 fn documents(file: &str) -> Vec<(String, Value)> {
@@ -107,21 +113,6 @@ fn nothing_of_its_manifests_is_lost() {
     assert_eq!(lost_ones, Vec::<String>::new());
 }
 
-/// What becomes of a field.
-#[derive(Debug)]
-enum Fate {
-    /// It means here what it meant there.
-    Taken,
-    /// The object is `Accepted=False, reason=NotImplemented`, naming this field.
-    NotServed(&'static str),
-    /// The object is `Accepted=False, reason=Invalid`, naming this field and saying this.
-    Refused(&'static str, &'static str),
-    /// It cannot be read: the API server refuses it, and so do we, saying this.
-    Unreadable(&'static str),
-}
-
-use Fate::{NotServed, Refused, Taken, Unreadable};
-
 /// Fields of one limit beside its name, and in their place what the case says.
 fn limit(case: &str) -> String {
     let given = |field: &str| case.contains(&format!("{field}:"));
@@ -141,228 +132,6 @@ fn limit(case: &str) -> String {
     }
     format!("{{selector: {{}}, rateLimitings: [{{{}}}]}}", fields.join(", "))
 }
-
-const BREAKER: &[(&str, Fate)] = &[
-    ("{selector: {matchLabels: {a: b}}}", Taken),
-    // Selects nobody, there as here; a condition says so.
-    ("{}", Taken),
-    (
-        "{selector: {matchLabels: {a: b c}}}",
-        Refused("spec.selector.matchLabels[a]", "invalid value \"b c\""),
-    ),
-    (
-        "{selector: {}, trafficInterceptRules: [{name: a, interceptType: Blacklist, contentType: Regexp, contents: [x], methods: ['*']}]}",
-        NotServed("spec.trafficInterceptRules"),
-    ),
-    // It read both as its first word.
-    (
-        "{selector: {}, trafficInterceptRules: [{name: a, interceptType: Greylist, contentType: Normal}]}",
-        Unreadable("unknown variant `Greylist`, expected `Whitelist` or `Blacklist`"),
-    ),
-    (
-        "{selector: {}, trafficInterceptRules: [{name: a, interceptType: Whitelist, contentType: Glob}]}",
-        Unreadable("unknown variant `Glob`, expected `Normal` or `Regexp`"),
-    ),
-];
-
-/// Of one limit.
-const LIMIT: &[(&str, Fate)] = &[
-    ("name: deletePod", Taken),
-    ("name: ''", Refused("spec.rateLimitings[0].name", "name the rule")),
-    (
-        "name: a/b",
-        Refused("spec.rateLimitings[0].name", "although the original took it"),
-    ),
-    // Two overwrote each other.
-    (
-        "name: l}, {name: l, triggerPolicy: ForceClosed, resourceRules: [{apiGroups: ['*'], resources: ['*'], verbs: ['*'], namespaces: ['*']}]",
-        Refused(
-            "spec.rateLimitings[1].name",
-            "is the name of spec.rateLimitings[0] already",
-        ),
-    ),
-    (
-        "resourceRules: [{apiGroups: ['*'], resources: ['*'], verbs: ['*'], namespaces: ['*']}]",
-        Taken,
-    ),
-    // Matched nothing.
-    (
-        "resourceRules: [{apiGroups: [], resources: [pods], verbs: [get], namespaces: ['*']}]",
-        Refused(
-            "spec.rateLimitings[0].resourceRules[0].apiGroups",
-            "would match nothing",
-        ),
-    ),
-    (
-        "resourceRules: []",
-        Refused("spec.rateLimitings[0].resourceRules", "say which requests it counts"),
-    ),
-    (
-        "resourceRules: [{apiGroups: [''], resources: [pods], verbs: [DELETE], namespaces: ['*']}]",
-        Refused("spec.rateLimitings[0].resourceRules[0].verbs[0]", "is no verb"),
-    ),
-    // Its text promised subresources, its proxy ignored them.
-    (
-        "resourceRules: [{apiGroups: [''], resources: [pods/exec, '*/scale'], verbs: [create], namespaces: ['*']}]",
-        Taken,
-    ),
-    (
-        "resourceRules: [], restRules: [{url: 'https://a/b/*', method: GET}]",
-        NotServed("spec.rateLimitings[0].restRules"),
-    ),
-    ("bucket: {burst: 3, interval: 1.5s, limit: 10}", Taken),
-    ("bucket: {burst: 3, interval: 100ms, limit: 0}", Taken),
-    // Was an unlimited rate.
-    (
-        "bucket: {burst: 3, interval: minute, limit: 10}",
-        Refused("spec.rateLimitings[0].bucket.interval", "\"minute\" is not a duration"),
-    ),
-    (
-        "bucket: {burst: 3, interval: '60', limit: 10}",
-        Refused("spec.rateLimitings[0].bucket.interval", "is not a duration"),
-    ),
-    (
-        "bucket: {burst: 0, interval: 1s, limit: 10}",
-        Refused("spec.rateLimitings[0].bucket.burst", "triggerPolicy: ForceOpened"),
-    ),
-    ("bucket: {burst: 3, interval: 1s}", Unreadable("missing field `limit`")),
-    (
-        "bucket: {burst: -3, interval: 1s, limit: 1}",
-        Refused("spec.rateLimitings[0].bucket.burst", "must be from 0"),
-    ),
-    ("triggerPolicy: Normal", Taken),
-    ("triggerPolicy: LimiterOnly", Taken),
-    ("triggerPolicy: ForceOpened", Taken),
-    ("triggerPolicy: ForceClosed", Taken),
-    // Was Normal.
-    (
-        "triggerPolicy: ForceOpen",
-        Unreadable(
-            "unknown variant `ForceOpen`, expected one of `Normal`, `LimiterOnly`, `ForceOpened`, `ForceClosed`",
-        ),
-    ),
-    ("recoverPolicy: {type: Manual}", Taken),
-    ("recoverPolicy: {type: SleepingWindow, sleepingWindowSize: 10m}", Taken),
-    // Its proxy panicked on the first overflow without one: `limit` has none.
-    ("properties: {a: b}", Taken),
-    // Was Manual.
-    (
-        "recoverPolicy: {type: Sleeping}",
-        Unreadable("unknown variant `Sleeping`, expected `Manual` or `SleepingWindow`"),
-    ),
-    (
-        "recoverPolicy: {type: SleepingWindow}",
-        Refused(
-            "spec.rateLimitings[0].recoverPolicy.sleepingWindowSize",
-            "after how long",
-        ),
-    ),
-    (
-        "recoverPolicy: {type: SleepingWindow, sleepingWindowSize: soon}",
-        Refused(
-            "spec.rateLimitings[0].recoverPolicy.sleepingWindowSize",
-            "is not a duration",
-        ),
-    ),
-];
-
-const INJECTION: &[(&str, Fate)] = &[
-    ("{selector: {matchLabels: {a: b}}}", Taken),
-    ("{}", Taken),
-    // Was ignored; here it is obeyed.
-    ("{disabled: true}", Taken),
-    (
-        "{httpFault: [{name: a, delay: {fixedDelay: 100ms, percent: '60'}, match: {}}]}",
-        Taken,
-    ),
-    // Unnamed ones overwrote each other.
-    (
-        "{httpFault: [{abort: {httpStatus: 500}, match: {}}, {abort: {httpStatus: 501}, match: {}}]}",
-        Taken,
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}}, {name: a, abort: {httpStatus: 501}}]}",
-        Refused("spec.httpFault[1].name", "already"),
-    ),
-    // Each of these three made its proxy panic.
-    ("{httpFault: [{name: a, delay: {fixedDelay: 100ms}, match: {}}]}", Taken),
-    ("{httpFault: [{name: a, abort: {httpStatus: 500}, match: {}}]}", Taken),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500, percent: '1'}}]}",
-        Taken,
-    ),
-    (
-        "{httpFault: [{name: a, delay: {fixedDelay: 100ms, percent: sixty}}]}",
-        Refused("spec.httpFault[0].delay.percent", "is no percentage"),
-    ),
-    (
-        "{httpFault: [{name: a, delay: {fixedDelay: 100, percent: '1'}}]}",
-        Unreadable("invalid type: integer `100`, expected a string"),
-    ),
-    (
-        "{httpFault: [{name: a, delay: {fixedDelay: '100', percent: '1'}}]}",
-        Refused("spec.httpFault[0].delay.fixedDelay", "is not a duration"),
-    ),
-    (
-        "{httpFault: [{name: a, delay: {percent: '1'}}]}",
-        Refused("spec.httpFault[0].delay.fixedDelay", "for how long"),
-    ),
-    // Outside was never.
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500, percent: '101'}}]}",
-        Refused("spec.httpFault[0].abort.percent", "is no percentage"),
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 200, percent: '1'}}]}",
-        Taken,
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 302, percent: '1'}}]}",
-        Refused("spec.httpFault[0].abort.httpStatus", "400 to 599"),
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, match: {resources: [{apiGroups: ['*'], namespaces: [a], resources: [pods], verbs: [get]}]}}]}",
-        Taken,
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, match: {resources: [{}]}}]}",
-        Taken,
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, match: {httpMatch: [{host: {exact: h}, path: {regex: '/a.*'}, method: GET, headers: [{name: X, value: '1'}]}]}}]}",
-        Taken,
-    ),
-    // The value of a header was never looked at, and need not be there.
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, match: {httpMatch: [{headers: [{name: X}]}]}}]}",
-        Taken,
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, match: {httpMatch: [{headers: [{value: x}]}]}}]}",
-        Unreadable("missing field `name`"),
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, match: {httpMatch: [{path: {regex: '['}}]}}]}",
-        Refused("spec.httpFault[0].match.httpMatch[0].path", "unclosed character class"),
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, effectiveTime: {startTime: '22:00:00', endTime: '06:00:00', daysOfWeek: [0, 6], daysOfMonth: [1, 31], months: [1, 12]}}]}",
-        Taken,
-    ),
-    // Without a start or an end it looked at nothing.
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, effectiveTime: {startTime: '', endTime: '', daysOfWeek: [1]}}]}",
-        Taken,
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, effectiveTime: {startTime: 10pm}}]}",
-        Refused("spec.httpFault[0].effectiveTime.startTime", "is no time of day"),
-    ),
-    (
-        "{httpFault: [{name: a, abort: {httpStatus: 500}, effectiveTime: {daysOfWeek: [7]}}]}",
-        Refused("spec.httpFault[0].effectiveTime.daysOfWeek[0]", "0 is Sunday"),
-    ),
-];
 
 fn check(kind: &str, spec: &str, fate: &Fate) {
     let found = judge(kind, &serde_yaml_ng::from_str(spec).unwrap());
@@ -396,10 +165,25 @@ fn each_field_of_its_fault_injection() {
     }
 }
 
+#[test]
+fn no_field_of_its_is_without_a_case() {
+    for (kind, fields) in FIELDS {
+        let tables = match kind {
+            "CircuitBreaker" => [BREAKER, LIMIT].concat(),
+            _ => INJECTION.to_vec(),
+        };
+        for field in fields {
+            let named = |case: &str| case.contains(&format!("{field}:"));
+            assert!(tables.iter().any(|(case, _)| named(case)), "{kind} {field}");
+        }
+    }
+}
+
 /// A rule without recoverPolicy latches until a person closes it; without percent a fault hits all; 0 is never.
 #[test]
 fn what_is_absent_has_its_default() {
-    let spec: CircuitBreakerSpec = serde_yaml_ng::from_str(&limit("name: l")).unwrap();
+    let without = limit("name: l").replace("triggerPolicy: Normal, ", "");
+    let spec: CircuitBreakerSpec = serde_yaml_ng::from_str(&without).unwrap();
     let rule = &spec.rate_limitings[0];
     assert_eq!(
         (rule.trigger_policy, &rule.recover_policy),
@@ -445,8 +229,7 @@ targetStatus:
 ";
     let breaker: CircuitBreakerStatus = serde_yaml_ng::from_str(breaker).unwrap();
     assert_eq!(breaker.target_status[0].limiting_snapshots.len(), 2);
-    let faults =
-        "{observedGeneration: 1, targetStatus: [{podName: a, podIP: b, configHash: c, message: not available}]}";
+    let faults = "{observedGeneration: 1, lastUpdatedTime: '2024-01-02T03:04:05Z', currentSpecHash: d, targetStatus: [{podName: a, podIP: b, configHash: c, message: not available}]}";
     let faults: FaultInjectionStatus = serde_yaml_ng::from_str(faults).unwrap();
     assert_eq!(faults.target_status[0].pod_name, "a");
 }
