@@ -5,6 +5,7 @@
 //! them on the admin port; `portolanctl shards` reads them.
 
 mod held;
+mod moves;
 mod owner;
 mod plan;
 mod progress;

@@ -12,9 +12,12 @@ use serde_json::Value;
 
 use crate::world;
 
+/// Members, and the namespaces of each.
+pub(crate) type Owns = [(&'static str, &'static [&'static str])];
+
 /// What the shards have in the beginning; both have a caller.
-pub(crate) const PLANNED: &[(&str, &[&str])] = &[("east", &["fp-a", "fp-b"])];
-pub(crate) const HEIR: &[(&str, &[&str])] = &[("west", &["fp-w"])];
+pub(crate) const PLANNED: &Owns = &[("east", &["fp-a", "fp-b"])];
+pub(crate) const HEIR: &Owns = &[("west", &["fp-w"])];
 
 async fn dir() -> String {
     argument(world().await.fleet.dir())
@@ -35,7 +38,7 @@ async fn json(arguments: &[&str]) -> (Option<i32>, Value) {
 }
 
 /// The plan of shards that have this.
-async fn plan(all: &[(&str, &[(&str, &[&str])])]) -> (Option<i32>, Value) {
+async fn plan(all: &[(&str, &Owns)]) -> (Option<i32>, Value) {
     let manifests: String = all.iter().map(|(name, owns)| federated(name, "east", owns)).collect();
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(manifests.as_bytes()).unwrap();

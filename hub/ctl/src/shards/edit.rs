@@ -36,10 +36,9 @@ pub(super) fn without(spec: &Value, pair: Pair<'_>) -> Result<Value, String> {
         if read.namespaces.iter().any(|name| name == pair.namespace) {
             changed = true;
             if read.namespaces.len() > 1 {
-                let names = entry["namespaces"].as_array_mut();
-                names
-                    .into_iter()
-                    .for_each(|names| names.retain(|name| *name != pair.namespace));
+                if let Some(names) = entry["namespaces"].as_array_mut() {
+                    names.retain(|name| *name != pair.namespace);
+                }
             } else if by_labels {
                 entry.as_object_mut().and_then(|entry| entry.remove("namespaces"));
             } else {

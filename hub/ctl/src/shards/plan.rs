@@ -106,7 +106,9 @@ pub(super) fn show(answer: &Value, wide: bool) -> String {
     for name in texts(&plan["freed"]) {
         let _ = writeln!(told, "{name}: its present spec is refused now, and would be taken then");
     }
-    items(&plan["roots"]).iter().for_each(|one| told += &root(one, wide));
+    for one in items(&plan["roots"]) {
+        told += &root(one, wide);
+    }
     if plan["endless"] == true {
         told += "it was not found out where this ends: the plan may lack moves\n";
     }

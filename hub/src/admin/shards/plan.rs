@@ -11,8 +11,9 @@ use portolan_crds::ShardName;
 use portolan_crds::labels::GROUP;
 use serde::Serialize;
 
+use super::moves::{Move, moves};
 use super::roots::{self, RootPlan};
-use crate::compile::{Decided, Ledger, Released, State, Verdict, decide};
+use crate::compile::{Decided, Released, State, Verdict, decide};
 use crate::facts::{Facts, ShardObject};
 use crate::index::shard_from;
 use crate::settings::Settings;
@@ -43,17 +44,6 @@ pub(super) struct Plan {
     roots: Vec<RootPlan>,
     /// It was not found out where all this ends.
     endless: bool,
-}
-
-/// A pair that would have another owner.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Move {
-    pub(super) cluster: String,
-    pub(super) namespace: String,
-    /// `None`: nobody has it.
-    pub(super) from: Option<ShardName>,
-    /// `None`: nobody would have it.
-    pub(super) to: Option<ShardName>,
 }
 
 /// A spec that would not be taken.
@@ -164,26 +154,6 @@ fn rest(facts: &Facts, state: &State, now: Timestamp) -> (Decided, bool) {
         }
     }
     (last, false)
-}
-
-fn moves(before: &Ledger, after: &Ledger) -> Vec<Move> {
-    let clusters: BTreeSet<_> = before.clusters().chain(after.clusters()).collect();
-    let owner = |ledger: &Ledger, cluster: &str, namespace: &str| ledger.get(cluster, namespace)?.owner.clone();
-    let mut moves = Vec::new();
-    for cluster in clusters {
-        let namespaces = before.in_cluster(cluster).chain(after.in_cluster(cluster));
-        let namespaces: BTreeSet<_> = namespaces.map(|(namespace, _)| namespace).collect();
-        moves.extend(namespaces.into_iter().filter_map(|namespace| {
-            let (from, to) = (owner(before, cluster, namespace), owner(after, cluster, namespace));
-            (from != to).then(|| Move {
-                cluster: cluster.to_owned(),
-                namespace: namespace.to_owned(),
-                from,
-                to,
-            })
-        }));
-    }
-    moves
 }
 
 fn refusal(name: &ShardName, verdict: &Verdict, state: &State) -> Option<Refused> {

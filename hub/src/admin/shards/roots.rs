@@ -10,7 +10,7 @@ use portolan_crds::partition::{Child, Surroundings, expand};
 use portolan_crds::{ClusterEntry, ConditionReason, ShardName, ShardingConfigSpec};
 use serde::Serialize;
 
-use super::plan::Move;
+use super::moves::Move;
 use crate::compile::Decided;
 use crate::facts::Facts;
 use crate::settings::Settings;
