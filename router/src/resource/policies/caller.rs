@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::deferred::{Deferred, Own};
+use super::deferred::{Deferred, Own, State};
 use super::shared::{SharedRules, is_same};
 use crate::decision::policy::{Judged, Met, RuleState, Tick, judge};
 use crate::value::policy::{CallerPolicies, Limit, Policy, Rows};
@@ -26,8 +26,8 @@ pub(super) struct CallerRules {
     pub(super) of: Arc<CallerPolicies>,
     /// Of the snapshot that said so: a request that was planned by an older one is judged by these all the same.
     pub(super) generation: u64,
-    /// By id of the limit; `None`: not met yet, or shared with other callers. Boxed: of many rules few are met.
-    states: Vec<Option<Box<RuleState>>>,
+    /// By id of the limit.
+    states: Vec<State>,
     deferred: Deferred,
     aside: Vec<Aside>,
     /// When it was asked last. Threads read the clock before they have the lock: time does not go back here.
@@ -203,7 +203,7 @@ impl CallerRules {
 /// The caller's rules, with those that it shares with others, locked.
 pub(super) struct OpenRules<'a> {
     of: &'a CallerPolicies,
-    states: &'a mut [Option<Box<RuleState>>],
+    states: &'a mut [State],
     shared: Option<MutexGuard<'a, SharedRules>>,
     now: Tick,
 }

@@ -5,8 +5,6 @@
 //! the buckets (`decision::policy::Takes`) when the tokens that were certain are used up, when many are written down, and before
 //! anybody looks. By the other limits that it meets a request is judged at once. Owner: `caller`.
 
-use std::sync::Arc;
-
 use crate::decision::policy::{RuleState, Takes, Tick};
 use crate::value::policy::{CallerPolicies, Limit, Policy, Rows};
 
@@ -61,23 +59,22 @@ struct Meets {
 /// A caller's limits, each with the state that it has once it was met; a shared one has none here.
 pub(super) struct Own<'a> {
     pub(super) of: &'a CallerPolicies,
-    pub(super) states: &'a mut [Option<Box<RuleState>>],
+    pub(super) states: &'a mut [State],
 }
+
+/// Of a limit; `None`: nobody has met it, or it is shared. Boxed: of many limits few are met.
+pub(super) type State = Option<Box<RuleState>>;
 
 impl Own<'_> {
     /// The state of a limit, which begins now if nobody has met it.
-    pub(super) fn begin<'a>(
-        (policy, limit): (&Policy, &Limit),
-        state: &'a mut Option<Box<RuleState>>,
-        now: Tick,
-    ) -> &'a mut RuleState {
+    pub(super) fn begin<'a>((policy, limit): (&Policy, &Limit), state: &'a mut State, now: Tick) -> &'a mut RuleState {
         let begin = || Box::new(RuleState::own(limit, policy.closed_at(&limit.name), now));
         state.get_or_insert_with(begin)
     }
 
-    fn get(&mut self, id: usize) -> ((&Arc<Policy>, &Arc<Limit>), &mut Option<Box<RuleState>>) {
-        let limit = self.of.limit(id).expect("ids are of these rules");
-        (limit, &mut self.states[id])
+    fn get(&mut self, id: usize) -> ((&Policy, &Limit), &mut State) {
+        let (policy, limit) = self.of.limit(id).expect("ids are of these rules");
+        ((policy, limit), &mut self.states[id])
     }
 }
 
