@@ -73,7 +73,9 @@ impl RouterSession {
         let states = rule_states(report.rules, &told_of);
         self.service.acks.policies_reported(&self.router, self.epoch, states);
         let demands = demands(report.demands, &told_of);
-        self.service.shares.reported(&self.router, self.epoch, &demands);
+        self.service
+            .shares
+            .reported(&self.router, self.epoch, &demands, report.shares_revision);
     }
 
     fn answered(&mut self, nonce: u64, answer: Answer) -> Result<InFlight, Status> {
