@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::events::BreakerEvents;
@@ -22,6 +23,7 @@ use crate::distribute::Worlds;
 use crate::facts::Facts;
 use crate::index::Index;
 use crate::metrics::{Metrics, PolicyStanding};
+use crate::shares::{Arbiter, WithheldShares};
 use crate::writer::Writer;
 
 mod callers;
@@ -67,6 +69,7 @@ pub(crate) struct StatusWriter {
     namespace: String,
     index: Arc<Index>,
     acks: Arc<Acks>,
+    withheld: watch::Receiver<Arc<WithheldShares>>,
     written: BTreeMap<Object, Written>,
     writer: Writer<Object>,
     events: BreakerEvents,
@@ -80,8 +83,9 @@ struct Written {
 }
 
 impl StatusWriter {
-    pub(crate) fn new(client: Client, namespace: &str, index: Arc<Index>, acks: Arc<Acks>) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str, index: Arc<Index>, acks: Arc<Acks>, shares: &Arbiter) -> Self {
         Self {
+            withheld: shares.withheld(),
             events: BreakerEvents::new(client.clone()),
             rule_events: RuleEvents::new(client.clone()),
             client,
@@ -101,6 +105,7 @@ impl StatusWriter {
                 _ = facts.changed() => {}
                 _ = acks.changed() => {}
                 _ = worlds.changed() => {}
+                Ok(()) = self.withheld.changed() => {}
                 () = tokio::time::sleep(TICK) => {}
             }
             tokio::time::sleep(SETTLE).await;
@@ -140,6 +145,7 @@ impl StatusWriter {
             return Vec::new();
         };
         let routers = &self.acks.read(Clone::clone);
+        let withheld = &self.withheld.borrow().clone();
         let now = Timestamp::now();
         let wanted: Vec<_> = self.index.read(|facts| {
             let world = &*world;
@@ -169,7 +175,7 @@ impl StatusWriter {
                 let named = (Object::Router(name.clone()), object.uid.clone());
                 (named, Status::Router(Box::new(wanted)), observed)
             });
-            let common = Common::of(sources);
+            let common = Common::of(sources, withheld);
             let rule_events = &mut self.rule_events;
             let policies = facts.policies.iter().filter_map(|(name, object)| {
                 rule_events.found(name, &object.status);
