@@ -16,6 +16,7 @@ use kube::{Api, Client};
 use portolan_crds::labels::{ROUTERS_NAMESPACE, SERVICE_ACCOUNT_ROUTER};
 use portolan_runtime::backoff::jittered;
 use portolan_runtime::{Backoff, Chain, Secret, Tasks};
+use portolan_wire::protocol::TOKEN_LIFE;
 use thiserror::Error;
 use tokio::sync::{Semaphore, watch};
 
@@ -27,8 +28,6 @@ pub(crate) mod secret;
 
 use secret::RouterSecrets;
 
-/// Lifetime that tokens are asked for with.
-const TOKEN_LIFE: Duration = Duration::from_hours(24);
 /// Renewed no sooner, whatever life the member gives (TokenRequest's own minimum is ten minutes).
 const RENEW_MIN: Duration = Duration::from_secs(30);
 /// A token is renewed long before it ends: time for some tries.

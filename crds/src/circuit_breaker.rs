@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 
 pub use reason::{PolicyReason, UnknownReason};
-pub use status::{CircuitBreakerStatus, LimitingSnapshot, LimitingState, TargetStatus};
+pub use status::{CircuitBreakerStatus, LimitingSnapshot, LimitingState, SpecInForce, TargetStatus};
 
 use crate::duration::Duration;
 #[cfg(feature = "schema")]

@@ -33,6 +33,8 @@ pub enum ConditionType {
     Active,
     /// CircuitBreaker and FaultInjection: there are callers that it holds.
     CallersFound,
+    /// CircuitBreaker with limits of scope `Shared`: each router's share of them goes where it is asked for.
+    Divided,
     /// Router: its stream to the hub is open.
     Connected,
 }
@@ -110,6 +112,9 @@ pub enum ConditionReason {
     NotNow,
     /// The namespace has more policies than are served: the oldest are in force.
     TooManyPolicies,
+    /// A router keeps a share of a limit that others are to have: it is cut off, or has not been heard, or does not say that it
+    /// has let go.
+    SharesWithheld,
     /// The admission policies of the member are not as `portolanctl join` writes them.
     PoliciesChanged,
 }

@@ -165,6 +165,7 @@ impl Parts {
             &self.config.namespace,
             self.index.clone(),
             self.acks.clone(),
+            &self.shares,
         );
         self.spawn("status", status.run(self.worlds.subscribe(), self.metrics.clone()));
         let finalizers = Finalizers::new(self.client.clone(), self.index.clone());

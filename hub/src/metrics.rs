@@ -95,6 +95,7 @@ pub(crate) struct Metrics {
     opened_rules: Gauge,
     shared_limits: Gauge,
     shares_told: Counter,
+    shares_withheld: Gauge,
 }
 
 impl PolicyStanding {
@@ -147,6 +148,8 @@ impl Metrics {
         registry.register("shared_limits", help, self.shared_limits.clone());
         let help = "Times that a router was told its shares of such limits";
         registry.register("shares_told", help, self.shares_told.clone());
+        let help = "Such limits of which a router has kept a share for half a minute that others are to have";
+        registry.register("shares_withheld", help, self.shares_withheld.clone());
     }
 
     /// How policies stand, and how many rules of theirs are opened.
@@ -164,10 +167,11 @@ impl Metrics {
         self.opened_rules.set(count(opened_rules));
     }
 
-    /// How many limits are divided, and how many routers were told anew.
-    pub(crate) fn divided(&self, limits: usize, told: usize) {
+    /// How many limits are divided, how many routers were told anew, and of how many limits somebody withholds a share.
+    pub(crate) fn divided(&self, limits: usize, told: usize, withheld: usize) {
         self.shared_limits.set(count(limits));
         self.shares_told.inc_by(told as u64);
+        self.shares_withheld.set(count(withheld));
     }
 
     /// The state that conditions of shards tell in words.

@@ -6,8 +6,10 @@
 mod core;
 mod division;
 mod router;
+mod rule;
 #[cfg(test)]
 mod tests;
+mod withheld;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
 use self::core::{Core, Message, Registered};
+pub(crate) use self::withheld::{Why, Withheld, WithheldShares};
 use crate::compile::{Ref, Scope, World};
 use crate::distribute::Worlds;
 use crate::facts::{Facts, PolicyName};
@@ -44,6 +47,8 @@ pub(crate) struct Arbiter {
     state: Mutex<State>,
     /// Somebody came, said something or went.
     heard: Notify,
+    /// What routers keep for long that others are to have. A watch: statuses tell how it is now.
+    withheld: watch::Sender<Arc<WithheldShares>>,
 }
 
 #[derive(Debug)]
@@ -61,6 +66,7 @@ impl Default for Arbiter {
                 outboxes: BTreeMap::new(),
             }),
             heard: Notify::new(),
+            withheld: watch::Sender::default(),
         }
     }
 }
@@ -86,16 +92,22 @@ impl Arbiter {
     /// A stream is over.
     pub(crate) fn left(&self, router: &str, epoch: u64) {
         let mut state = self.state.lock();
-        state.core.left(router, epoch);
+        state.core.left(router, epoch, Instant::now());
         if state.outboxes.get(router).is_some_and(|(of, _)| *of == epoch) {
             state.outboxes.remove(router);
         }
         self.heard.notify_one();
     }
 
-    pub(crate) fn reported(&self, router: &str, epoch: u64, demands: &[v1::SharedDemand]) {
-        self.state.lock().core.reported(router, epoch, demands);
+    /// What a router has and was asked for, and of which revision the shares are that it keeps to.
+    pub(crate) fn reported(&self, router: &str, epoch: u64, demands: &[v1::SharedDemand], revision: u64) {
+        self.state.lock().core.reported(router, epoch, demands, revision);
         self.heard.notify_one();
+    }
+
+    /// What routers keep for long that others are to have.
+    pub(crate) fn withheld(&self) -> watch::Receiver<Arc<WithheldShares>> {
+        self.withheld.subscribe()
     }
 
     /// Divides whenever something changed. Runs until the hub stops.
@@ -115,14 +127,15 @@ impl Arbiter {
                 .as_ref()
                 .map(|published| published.world.clone());
             if let Some(world) = world {
-                let told = self.divide(&world, &index);
-                metrics.divided(world.shared_limits.len(), told);
+                let (told, withheld) = self.divide(&world, &index);
+                metrics.divided(world.shared_limits.len(), told, limits(&withheld));
+                self.tell_withheld(withheld);
             }
         }
     }
 
-    /// How many routers are told.
-    fn divide(&self, world: &World, index: &Index) -> usize {
+    /// How many routers are told, and who keeps what for long.
+    fn divide(&self, world: &World, index: &Index) -> (usize, WithheldShares) {
         let State { core, outboxes } = &mut *self.state.lock();
         let objects = world
             .policies
@@ -139,7 +152,20 @@ impl Arbiter {
                 outbox.send_replace(shares);
             }
         }
-        told
+        (told, core.withheld(now))
+    }
+
+    fn tell_withheld(&self, withheld: WithheldShares) {
+        for (router, why) in withholding(&withheld).difference(&withholding(&self.withheld.borrow())) {
+            tracing::warn!(router, ?why, "a router keeps shares of limits that others are to have");
+        }
+        self.withheld.send_if_modified(|told| {
+            let changed = **told != withheld;
+            if changed {
+                *told = Arc::new(withheld);
+            }
+            changed
+        });
     }
 
     /// What each router may be using at most, by policy and rule.
@@ -155,6 +181,18 @@ impl Arbiter {
         });
         rules.collect()
     }
+}
+
+/// How many limits something is kept of.
+fn limits(withheld: &WithheldShares) -> usize {
+    let rules = |of: &Vec<Withheld>| of.iter().map(|one| &one.rule).collect::<BTreeSet<_>>().len();
+    withheld.values().map(rules).sum()
+}
+
+/// Who keeps something, and why.
+fn withholding(withheld: &WithheldShares) -> BTreeSet<(&str, Why)> {
+    let all = withheld.values().flatten();
+    all.map(|one| (one.router.as_str(), one.why)).collect()
 }
 
 /// The routers that there are, and which of the policies that they have together each may be told of.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::events::BreakerEvents;
@@ -23,6 +24,7 @@ use crate::distribute::Worlds;
 use crate::facts::Facts;
 use crate::index::Index;
 use crate::metrics::{Metrics, PolicyStanding};
+use crate::shares::{Arbiter, WithheldShares};
 use crate::writer::Writer;
 
 mod callers;
@@ -69,6 +71,7 @@ pub(crate) struct StatusWriter {
     namespace: String,
     index: Arc<Index>,
     acks: Arc<Acks>,
+    withheld: watch::Receiver<Arc<WithheldShares>>,
     written: BTreeMap<Object, Written>,
     writer: Writer<Object>,
     events: BreakerEvents,
@@ -85,8 +88,9 @@ struct Written {
 }
 
 impl StatusWriter {
-    pub(crate) fn new(client: Client, namespace: &str, index: Arc<Index>, acks: Arc<Acks>) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str, index: Arc<Index>, acks: Arc<Acks>, shares: &Arbiter) -> Self {
         Self {
+            withheld: shares.withheld(),
             events: BreakerEvents::new(client.clone()),
             policy_events: PolicyEvents::new(client.clone()),
             started: Instant::now(),
@@ -109,6 +113,7 @@ impl StatusWriter {
                 _ = acks.changed() => {}
                 _ = rules.changed() => {}
                 _ = worlds.changed() => {}
+                Ok(()) = self.withheld.changed() => {}
                 () = tokio::time::sleep(TICK) => {}
             }
             tokio::time::sleep(SETTLE).await;
@@ -195,7 +200,8 @@ impl StatusWriter {
     }
 
     fn of_policies(&mut self, sources: Sources<'_>) -> Vec<Wanted> {
-        let common = Common::of(sources);
+        let withheld = self.withheld.borrow().clone();
+        let common = Common::of(sources, &withheld);
         let policies = sources.facts.policies.iter().filter_map(|(name, object)| {
             self.policy_events.found(name, object);
             let status = policies::status(sources, &common, name, object)?;

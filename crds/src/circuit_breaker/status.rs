@@ -1,6 +1,6 @@
-//! What the hub reports about a CircuitBreaker. Nothing here is read back.
+//! What the hub reports about a CircuitBreaker. Nothing here is read back but `inForce`.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use serde::{Deserialize, Deserializer, Serialize};
 
 #[cfg(feature = "schema")]
@@ -14,7 +14,7 @@ pub struct CircuitBreakerStatus {
     /// metadata.generation that the rest of the status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Accepted, Active, Distributed, CallersFound.
+    /// Accepted, Active, Distributed, CallersFound; with limits of scope Shared also Divided.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,
@@ -28,6 +28,9 @@ pub struct CircuitBreakerStatus {
     /// Number of those that are not named. Absent: all are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers_not_named: Option<i64>,
+    /// The spec that is in force, as far as it says whom it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<SpecInForce>,
     /// Number of its rules that refuse everything now, each counted for every caller and router.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened: Option<i64>,
@@ -35,6 +38,24 @@ pub struct CircuitBreakerStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub target_status: Vec<TargetStatus>,
+}
+
+/// The spec that is in force, as far as it says whom it holds: a hub that starts while the spec is a bad one goes by it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct SpecInForce {
+    /// metadata.generation of that spec.
+    #[serde(default)]
+    pub generation: i64,
+    /// Its selector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
+    pub selector: Option<LabelSelector>,
+    /// Its caller clusters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
+    pub caller_clusters: Vec<String>,
 }
 
 /// How the rules of one caller stand in one router.

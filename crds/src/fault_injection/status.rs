@@ -1,8 +1,9 @@
-//! What the hub reports about a FaultInjection. Nothing here is read back.
+//! What the hub reports about a FaultInjection. Nothing here is read back but `inForce`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::{Deserialize, Serialize};
 
+use crate::circuit_breaker::SpecInForce;
 #[cfg(feature = "schema")]
 use crate::schema;
 
@@ -28,6 +29,9 @@ pub struct FaultInjectionStatus {
     /// Number of those that are not named. Absent: all are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers_not_named: Option<i64>,
+    /// The spec that is in force, as far as it says whom it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<SpecInForce>,
     /// Callers that it reaches and how often its faults were injected; bounded. In the words of a CircuitBreaker's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ApiResource;
+use portolan_crds::circuit_breaker::SpecInForce;
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
 use portolan_crds::{
     CircuitBreaker, CircuitBreakerSpec, CircuitBreakerStatus, FaultInjection, FaultInjectionSpec, FaultInjectionStatus,
@@ -37,7 +39,7 @@ pub(crate) struct PolicyObject {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) created: Timestamp,
-    /// It was there before this process, so that routers may have a good spec of it.
+    /// A hub before this process has known it, so that routers may have a good spec of it.
     pub(crate) was_there: bool,
     /// It has the label that withdraws it.
     pub(crate) labelled_off: bool,
@@ -45,7 +47,8 @@ pub(crate) struct PolicyObject {
     pub(crate) disabled: bool,
     /// The earlier of `spec.until` in the raw object and in the spec in force.
     pub(crate) until: Option<Timestamp>,
-    /// Whom it holds: by the spec in force, or while none is known by the raw object. `None` if that cannot be read either.
+    /// Whom it holds: by the spec in force, or while none is known by what the status says of it, or else by the raw object.
+    /// `None` if that cannot be read either.
     pub(crate) selection: Option<Selection>,
     /// What is wrong with the present spec.
     pub(crate) problems: Vec<Problem>,
@@ -104,6 +107,34 @@ pub(crate) struct FaultsStopped {
     pub(crate) by: String,
     pub(crate) reason: String,
     pub(crate) since: String,
+}
+
+impl PolicyStatus {
+    /// Generation that it is about; `None`: no hub has written it.
+    pub(crate) fn observed_generation(&self) -> Option<i64> {
+        match self {
+            Self::Breaker(status) => status.observed_generation,
+            Self::Fault(status) => status.observed_generation,
+        }
+    }
+
+    /// The spec that was in force when it was written.
+    pub(crate) fn in_force(&self) -> Option<&SpecInForce> {
+        match self {
+            Self::Breaker(status) => status.in_force.as_ref(),
+            Self::Fault(status) => status.in_force.as_ref(),
+        }
+    }
+}
+
+impl PolicySpec {
+    /// Whom it holds, in its own words.
+    pub(crate) fn holds(&self) -> (Option<LabelSelector>, Vec<String>) {
+        match self {
+            Self::Breaker(spec) => (spec.selector.clone(), spec.caller_clusters.clone()),
+            Self::Fault(spec) => (spec.selector.clone(), spec.caller_clusters.clone()),
+        }
+    }
 }
 
 impl PolicyKind {

@@ -141,7 +141,10 @@ fn policy_from(
         _ => judge(kind, object, generation, before),
     };
     let labels = metadata.labels.as_ref();
-    let was_there = before.map_or(is_first && !is_remade, |before| before.was_there);
+    let status = status(kind, object);
+    // What an earlier hub has told to routers it has written a status of. One that was made anew meanwhile has none.
+    let was_known = status.observed_generation().is_some();
+    let was_there = before.map_or(is_first && !is_remade && was_known, |before| before.was_there);
     let good_until = match in_force.as_deref().map(|good| &good.spec) {
         Some(PolicySpec::Fault(spec)) => spec.until.as_deref(),
         _ => None,
@@ -161,7 +164,7 @@ fn policy_from(
         until: until.filter_map(time).min(),
         selection,
         was_there,
-        status: status(kind, object),
+        status,
         uid,
         generation,
         problems,
@@ -186,7 +189,10 @@ fn judge(kind: PolicyKind, object: &DynamicObject, generation: i64, before: Opti
     // Plain data, so that this cannot fail; and what cannot be sent is not in force.
     let good = good.and_then(|spec| PolicyInForce::new(generation, spec)).map(Arc::new);
     let in_force = good.or_else(|| before.and_then(|before| before.in_force.clone()));
-    let selection = selection(in_force.as_deref().map(|good| &good.spec), &object.data["spec"]);
+    let selection = match &in_force {
+        Some(good) => select(good.spec.holds()),
+        None => selection(&status(kind, object), &object.data["spec"]),
+    };
     Judged {
         problems,
         in_force,
@@ -238,19 +244,18 @@ fn disabling_label(kind: PolicyKind) -> &'static str {
     }
 }
 
-/// Whom it holds by its good spec, or, where none is known, by the raw one: routers may still hold a good one of before this
-/// process, and must go on knowing whose it is.
-fn selection(good: Option<&PolicySpec>, raw: &Value) -> Option<Selection> {
-    let (selector, caller_clusters) = match good {
-        Some(PolicySpec::Breaker(spec)) => (spec.selector.clone(), spec.caller_clusters.clone()),
-        Some(PolicySpec::Fault(spec)) => (spec.selector.clone(), spec.caller_clusters.clone()),
-        None => (
-            Option::<LabelSelector>::deserialize(&raw["selector"]).ok()?,
-            Option::<Vec<String>>::deserialize(&raw["callerClusters"])
-                .ok()?
-                .unwrap_or_default(),
-        ),
-    };
+/// Whom it holds where no good spec is known: routers may still hold one of before this process, and must go on knowing whose
+/// it is. The status of before tells; of one that was never good the raw spec does.
+fn selection(status: &PolicyStatus, raw: &Value) -> Option<Selection> {
+    if let Some(before) = status.in_force() {
+        return select((before.selector.clone(), before.caller_clusters.clone()));
+    }
+    let selector = Option::<LabelSelector>::deserialize(&raw["selector"]).ok()?;
+    let caller_clusters = Option::<Vec<String>>::deserialize(&raw["callerClusters"]).ok()?;
+    select((selector, caller_clusters.unwrap_or_default()))
+}
+
+fn select((selector, caller_clusters): (Option<LabelSelector>, Vec<String>)) -> Option<Selection> {
     let selector = selector.as_ref().map(Selector::from_label_selector).transpose().ok()?;
     Some(Selection {
         selector,

@@ -4,7 +4,8 @@
 //! Of each router is kept what it may be using at most: what it said, or was told and may have heard. The sum of that never
 //! grows beyond the bucket, so a share grows only out of what others have given up and said so. What is not known is
 //! presumed to be used: of a router whose stream broke what it had until it is back, and after a start of the hub, by routers
-//! that are registered and have said nothing yet, all that nobody else says that he has.
+//! that are registered and have said nothing yet, all that nobody else says that he has. It ends with the router: when it is
+//! forgotten, or when it was away for so long that it can pass nothing any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,23 +13,16 @@ use std::time::{Duration, Instant};
 use portolan_crds::circuit_breaker::RATE_LIMITINGS_MAX;
 use portolan_wire::v1;
 
-use super::division::{WHOLE, divide_useful, wanted};
 use super::router::{Id, Router, Shares};
+use super::rule::Rule;
+use super::withheld::WithheldShares;
 use crate::compile::{SharedLimit, Supply};
 use crate::facts::PolicyName;
 
-/// Of routers that are not heard after a start of the hub it is presumed for so long that they have what nobody else says
-/// that he has. One that left is waited for without end: it keeps its own share from others, and no more.
-pub(super) const UNHEARD_FOR: Duration = Duration::from_mins(10);
 /// Objects of routers that come within this time after the start of the hub may be of one that was let in before it.
 const ENROLLED_BEFORE: Duration = Duration::from_mins(1);
-/// Where there is too little of a bucket for all routers, each turn lasts so long at least: shares move within a second or two.
-pub(super) const TURN: Duration = Duration::from_secs(10);
 /// No hub gave a revision beyond: a router that says one must not use up all that there are.
 const BELIEVED: u64 = 1 << 62;
-/// What a router may lack before all is divided anew, in parts of its share and at least: demand is never even.
-const SLACK: u32 = 10;
-const LEAST_SLACK: u32 = WHOLE / 500;
 
 /// A router that is registered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,20 +56,6 @@ pub(crate) struct Core {
     next_id: Id,
     rules: BTreeMap<Id, Rule>,
     routers: BTreeMap<String, Router>,
-}
-
-#[derive(Debug)]
-struct Rule {
-    key: SharedLimit,
-    /// What comes to it. `None`: it is not in force, or of an object of which no good spec is
-    /// known, and shares stay as they are.
-    supply: Option<Supply>,
-    /// An earlier hub may have divided it.
-    of_before: bool,
-    /// What routers that have said nothing may have together then.
-    presumed: u32,
-    /// What each router is to get to.
-    goal: BTreeMap<String, u32>,
 }
 
 impl Core {
@@ -121,18 +101,19 @@ impl Core {
     /// A stream begins. `serves`: whether the router serves policies; one that does not has no share.
     pub(crate) fn connected(&mut self, router: (String, String), epoch: u64, serves: bool, now: Instant) {
         let (name, uid) = router;
-        self.router(name, uid, now).connect(epoch, serves);
+        self.router(name, uid, now).connect(epoch, serves, now);
     }
 
     /// A stream is over.
-    pub(crate) fn left(&mut self, router: &str, epoch: u64) {
+    pub(crate) fn left(&mut self, router: &str, epoch: u64, now: Instant) {
         if let Some(router) = self.routers.get_mut(router).filter(|router| router.is_on(epoch)) {
-            router.leave();
+            router.leave(now);
         }
     }
 
-    /// What a router has, and was asked for.
-    pub(crate) fn reported(&mut self, router: &str, epoch: u64, demands: &[v1::SharedDemand]) {
+    /// What a router has, and was asked for. `revision`: of the shares that it keeps to, also where it has none of a rule; of an
+    /// older router 0.
+    pub(crate) fn reported(&mut self, router: &str, epoch: u64, demands: &[v1::SharedDemand], revision: u64) {
         let is_on = self.routers.get(router).is_some_and(|router| router.is_on(epoch));
         let is_understood = self.of_before.is_some() || demands.is_empty();
         if !is_on || !is_understood {
@@ -147,24 +128,23 @@ impl Core {
         let Some(router) = self.routers.get_mut(router) else {
             return;
         };
-        let beyond = demands
-            .iter()
-            .map(|demand| demand.revision)
-            .filter(|said| *said < BELIEVED)
-            .max();
-        self.revision = self.revision.max(beyond.unwrap_or_default());
-        for id in router.hear(&said) {
-            let found = self.rules.get_mut(&id);
-            if let Some(rule) = found {
-                rule.presumed = rule.presumed.saturating_sub(router.bound_of(id));
+        let revisions = demands.iter().map(|demand| demand.revision).chain([revision]);
+        let revision = revisions.filter(|said| *said < BELIEVED).max().unwrap_or_default();
+        self.revision = self.revision.max(revision);
+        for id in router.hear(&said, revision) {
+            if let Some(rule) = self.rules.get_mut(&id) {
+                rule.is_said(router.bound_of(id));
             }
         }
     }
 
     /// What is to be told now. It counts as told.
     pub(crate) fn divide(&mut self, now: Instant) -> Vec<Message> {
-        if self.runs_for(UNHEARD_FOR, now) {
-            self.routers.values_mut().for_each(|router| router.is_known = true);
+        for router in self.routers.values_mut() {
+            router.pass_time(now);
+        }
+        for (id, rule) in &mut self.rules {
+            rule.look(*id, &self.routers, now);
         }
         let mut next = BTreeMap::<String, Shares>::new();
         for (name, router) in self.routers.iter().filter(|(_, router)| router.is_free(now)) {
@@ -183,12 +163,18 @@ impl Core {
                 next.entry(router).or_default().insert(*id, share);
             }
         }
+        self.tell(next, now)
+    }
+
+    /// Those who were not told the same before. It counts as told.
+    fn tell(&mut self, next: BTreeMap<String, Shares>, now: Instant) -> Vec<Message> {
+        let may_be_hidden = self.rules.values().any(Rule::may_be_hidden);
         let mut messages = Vec::new();
         for (name, shares) in next {
             let Some(router) = self.routers.get_mut(&name) else {
                 continue;
             };
-            if let Some(epoch) = router.tell(self.revision + 1, &shares, now) {
+            if let Some(epoch) = router.tell((self.revision + 1, &shares), may_be_hidden, now) {
                 self.revision += 1;
                 messages.push(Message {
                     router: name,
@@ -212,6 +198,21 @@ impl Core {
         self.rules.iter().map(|(id, rule)| (&rule.key, of(*id))).collect()
     }
 
+    /// What routers keep that others are to have, and have kept for long.
+    pub(crate) fn withheld(&self, now: Instant) -> WithheldShares {
+        let mut all = WithheldShares::new();
+        for rule in self.rules.values() {
+            for withheld in rule.withheld(now) {
+                let of_policy = all.entry(rule.key.policy.clone()).or_default();
+                of_policy.push(withheld);
+            }
+        }
+        for of_policy in all.values_mut() {
+            of_policy.sort();
+        }
+        all
+    }
+
     fn runs_for(&self, time: Duration, now: Instant) -> bool {
         self.started
             .is_some_and(|started| now.saturating_duration_since(started) >= time)
@@ -223,7 +224,7 @@ impl Core {
         let is_known = self.runs_for(ENROLLED_BEFORE, now);
         let router = self.routers.entry(name).or_default();
         if router.uid.as_ref() != Some(&uid) {
-            *router = Router::new(uid, is_known);
+            *router = Router::new(uid, is_known, now);
         }
         router
     }
@@ -232,11 +233,17 @@ impl Core {
     /// its memory. `room`: for how many more of each object there is room, once that was asked.
     fn named(&mut self, demand: &v1::SharedDemand, room: &mut BTreeMap<PolicyName, usize>) -> Option<Id> {
         let policy: PolicyName = demand.policy.parse().ok()?;
-        let uid = self.objects.get(&policy)?.clone();
+        let present = self.objects.get(&policy)?.clone();
+        // It may be of an object that was deleted: what it has of that one it does not have of the present one.
+        let is_present = demand.uid.is_empty() || demand.uid == present;
+        let uid = if is_present { present } else { demand.uid.clone() };
         let rule = demand.rule.clone();
         let key = SharedLimit { policy, uid, rule };
         if let Some(id) = self.ids.get(&key) {
             return Some(*id);
+        }
+        if !is_present {
+            return None;
         }
         let left = room
             .entry(key.policy.clone())
@@ -266,104 +273,10 @@ impl Core {
         let id = self.next_id;
         self.next_id += 1;
         let of_before = self.of_before.as_ref().is_some_and(|uids| uids.contains(&key.uid));
-        let rule = Rule {
-            key: key.clone(),
-            supply: None,
-            of_before,
-            presumed: WHOLE,
-            goal: BTreeMap::new(),
-        };
-        self.rules.insert(id, rule);
+        self.rules.insert(id, Rule::new(key.clone(), of_before));
         self.ids.insert(key, id);
         id
     }
-}
-
-impl Rule {
-    /// The next share of each router that takes part and is in `free`. `age`: of this hub.
-    fn divide(
-        &mut self,
-        (id, age): (Id, Duration),
-        routers: &BTreeMap<String, Router>,
-        free: &BTreeMap<String, Shares>,
-    ) -> Vec<(String, u32)> {
-        let Some(supply) = self.supply else { return Vec::new() };
-        let hides = |router: &Router| self.of_before && router.may_hide(id);
-        let is_hidden = routers.values().any(hides);
-        let (mut fixed, mut own) = (if is_hidden { self.presumed } else { 0 }, 0);
-        let mut parts = Vec::new();
-        for (name, router) in routers {
-            // One that is not told of the policy any more uses what it had until it has kept to less.
-            if router.sees(&self.key.policy) && router.takes_part() && !hides(router) {
-                own += router.bound_of(id);
-                parts.push((name, router));
-            } else {
-                fixed += router.bound_of(id);
-            }
-        }
-        let budget = WHOLE.saturating_sub(fixed);
-        let wants: Vec<_> = parts
-            .iter()
-            .map(|(_, router)| wanted(router.asks_for(id), supply.rate))
-            .collect();
-        let ideal = divide_useful(budget, &wants, supply.least, turn(&supply, age));
-        self.aim(&parts, budget, (&wants, ideal), supply.least);
-        self.approach(id, &parts, budget.saturating_sub(own), free)
-    }
-
-    /// Sets the goal anew where it is not all of `budget`, or leaves somebody short.
-    fn aim(&mut self, parts: &[(&String, &Router)], budget: u32, (wants, ideal): (&[u32], Vec<u32>), least: u32) {
-        let is_enough = |((name, _), (ideal, want)): (&(&String, &Router), (&u32, &u32))| {
-            let Some(goal) = self.goal.get(*name) else { return false };
-            let is_served = ideal.min(want) <= &(goal + LEAST_SLACK.max(goal / SLACK));
-            // With less nobody passes, however little he wants.
-            let is_served = is_served && (*want == 0 || goal >= ideal.min(&least));
-            // What nobody wants is not divided anew for each change of what others want.
-            is_served && *ideal <= goal.saturating_mul(2).saturating_add(LEAST_SLACK)
-        };
-        let is_whole = self.goal.len() == parts.len() && self.goal.values().sum::<u32>() == budget;
-        if !is_whole || !parts.iter().zip(ideal.iter().zip(wants)).all(is_enough) {
-            let names = parts.iter().map(|(name, _)| (*name).clone());
-            self.goal = names.zip(ideal).collect();
-        }
-    }
-
-    /// Steps towards the goal: down at once, up as far as there is something to `spare`.
-    fn approach(
-        &self,
-        id: Id,
-        parts: &[(&String, &Router)],
-        spare: u32,
-        free: &BTreeMap<String, Shares>,
-    ) -> Vec<(String, u32)> {
-        let steps = parts.iter().filter(|(name, _)| free.contains_key(*name));
-        let steps: Vec<_> = steps
-            .map(|(name, router)| {
-                let goal = self.goal.get(*name).copied().unwrap_or_default();
-                (*name, router.bound_of(id), goal)
-            })
-            .collect();
-        let lacking: u64 = steps
-            .iter()
-            .map(|(_, bound, goal)| u64::from(goal.saturating_sub(*bound)))
-            .sum();
-        let grown = |bound: u32, goal: u32| {
-            let lacks = goal.saturating_sub(bound);
-            let part = u64::from(lacks) * u64::from(spare) / lacking.max(1);
-            goal.min(bound + u32::try_from(part).unwrap_or(WHOLE).min(lacks))
-        };
-        let steps = steps.into_iter();
-        steps
-            .map(|(name, bound, goal)| (name.clone(), grown(bound, goal)))
-            .collect()
-    }
-}
-
-/// Whose turn it is where there is too little for all. Tokens of who has had his turn are lost, so that it lasts until the
-/// bucket has filled up twice; and for ever, if nothing comes.
-fn turn(supply: &Supply, age: Duration) -> u64 {
-    let lasts = supply.fills_in.map(|fills| fills.saturating_mul(2).max(TURN));
-    lasts.map_or(0, |lasts| age.as_secs() / lasts.as_secs().max(1))
 }
 
 fn wire(revision: u64, shares: &Shares, rules: &BTreeMap<Id, Rule>) -> v1::Shares {

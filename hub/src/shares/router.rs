@@ -3,11 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use portolan_wire::protocol::TOKEN_LIFE;
 use portolan_wire::v1;
 
 use super::division::WHOLE;
 use crate::facts::PolicyName;
 
+/// Whoever has heard nothing of the hub for so long has no token of any member that is good, so that it passes nothing. An hour
+/// more than tokens last, for what was under way.
+pub(super) const UNHEARD_FOR: Duration = TOKEN_LIFE.saturating_add(Duration::from_hours(1));
+/// A router of an older release that has no shared rule cannot say that it has heard so. What it is told on its stream it heeds
+/// within moments all the same.
+pub(super) const SAYS_NOTHING_FOR: Duration = Duration::from_mins(10);
 /// A router that has not said by then that it keeps to what it was told may be told something else meanwhile.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
 
@@ -33,6 +40,8 @@ pub(super) struct Router {
     told: Option<Told>,
     /// The last revision that it was told, on whichever stream.
     last_told: u64,
+    /// Since when it may not have heard of any hub. `None`: it has a stream.
+    away_since: Option<Instant>,
     stream: Option<Stream>,
 }
 
@@ -46,9 +55,10 @@ struct Told {
     at: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Stream {
     epoch: u64,
+    since: Instant,
     /// Whether it serves policies.
     serves: bool,
     /// It has reported.
@@ -60,10 +70,11 @@ struct Stream {
 }
 
 impl Router {
-    pub(super) fn new(uid: String, is_known: bool) -> Self {
+    pub(super) fn new(uid: String, is_known: bool, now: Instant) -> Self {
         Self {
             uid: Some(uid),
             is_known,
+            away_since: Some(now),
             ..Self::default()
         }
     }
@@ -71,6 +82,13 @@ impl Router {
     pub(super) fn bound_of(&self, rule: Id) -> u32 {
         let told = self.told.as_ref().and_then(|told| told.most.get(&rule));
         self.bound.get(&rule).max(told).copied().unwrap_or_default()
+    }
+
+    /// What it may be using of the rule beyond what it was told last on this stream.
+    pub(super) fn beyond_told(&self, rule: Id) -> u32 {
+        let last = self.stream.as_ref().and_then(|stream| stream.last.as_ref());
+        let told = |last: &Shares| last.get(&rule).copied().unwrap_or_default();
+        last.map_or(0, |last| self.bound_of(rule).saturating_sub(told(last)))
     }
 
     pub(super) fn sees(&self, policy: &PolicyName) -> bool {
@@ -120,8 +138,9 @@ impl Router {
         told || asked || self.bound.contains_key(&rule)
     }
 
-    pub(super) fn connect(&mut self, epoch: u64, serves: bool) {
-        self.leave();
+    pub(super) fn connect(&mut self, epoch: u64, serves: bool, now: Instant) {
+        self.leave(now);
+        self.away_since = None;
         if !serves {
             // What of a bucket it had was of a release of it that did.
             self.bound.clear();
@@ -129,22 +148,40 @@ impl Router {
         }
         self.stream = Some(Stream {
             epoch,
+            since: now,
             serves,
-            ..Stream::default()
+            is_heard: false,
+            asked: BTreeMap::new(),
+            last: None,
         });
     }
 
     /// Its stream is over: what it was told last it may have heard.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn leave(&mut self, now: Instant) {
         self.stream = None;
+        self.away_since = Some(now);
         for (rule, share) in self.told.take().into_iter().flat_map(|told| told.most) {
             let bound = self.bound.entry(rule).or_default();
             *bound = share.max(*bound);
         }
     }
 
+    /// What time alone says of it.
+    pub(super) fn pass_time(&mut self, now: Instant) {
+        let passed = |since: Instant, time: Duration| now.saturating_duration_since(since) >= time;
+        if self.away_since.is_some_and(|since| passed(since, UNHEARD_FOR)) {
+            self.bound.clear();
+            self.is_known = true;
+        }
+        self.is_known |= self
+            .stream
+            .as_ref()
+            .is_some_and(|stream| stream.last.is_some() && passed(stream.since, SAYS_NOTHING_FOR));
+    }
+
     /// What it says that it has. Returns the rules of which it had said nothing, and might have had anything.
-    pub(super) fn hear(&mut self, said: &[(Id, &v1::SharedDemand)]) -> Vec<Id> {
+    /// `revision`: of the shares that it keeps to.
+    pub(super) fn hear(&mut self, said: &[(Id, &v1::SharedDemand)], revision: u64) -> Vec<Id> {
         let Some(stream) = &mut self.stream else {
             return Vec::new();
         };
@@ -155,10 +192,8 @@ impl Router {
             .collect();
         // It has what it says, as nothing else is under way to it, and it was told nothing that it has not kept yet: a router says
         // what it would have after a restart.
-        let latest = said.iter().map(|(_, demand)| demand.revision).max();
-        let is_exact = stream.last.is_none() && latest.is_none_or(|latest| latest >= self.last_told);
-        let keeps_to = |told: &mut Told| said.iter().any(|(_, demand)| demand.revision == told.revision);
-        if let Some(told) = self.told.take_if(keeps_to) {
+        let is_exact = stream.last.is_none() && revision >= self.last_told;
+        if let Some(told) = self.told.take_if(|told| told.revision == revision) {
             // Also of rules that it does not have yet: it was told all of its shares.
             self.bound = told.shares;
             self.is_known = true;
@@ -178,13 +213,13 @@ impl Router {
         first
     }
 
-    /// It is told these shares unless it was on this stream: on which.
-    pub(super) fn tell(&mut self, revision: u64, shares: &Shares, now: Instant) -> Option<u64> {
+    /// It is told these shares unless it was on this stream: on which. `may_hide`: it might have something that it does not say.
+    pub(super) fn tell(&mut self, (revision, shares): (u64, &Shares), may_hide: bool, now: Instant) -> Option<u64> {
         let stream = self.stream.as_mut()?;
         let is_told = match &stream.last {
             Some(last) => last == shares,
             // What it has may be older than what it says, or be of what it does not say.
-            None => shares.is_empty() && self.bound.is_empty(),
+            None => shares.is_empty() && self.bound.is_empty() && (self.is_known || !may_hide),
         };
         if is_told {
             return None;

@@ -1,6 +1,7 @@
 //! What the hub says about CircuitBreakers and FaultInjections. Pure.
 
 use jiff::Timestamp;
+use portolan_crds::circuit_breaker::SpecInForce;
 use portolan_crds::fault_injection::Schedule;
 use portolan_crds::labels::{ANNOTATION_CLOSE, CONFIG_MAP_FAULTS};
 use portolan_crds::validate::summary;
@@ -11,8 +12,10 @@ use super::Sources;
 use super::finding::set;
 use crate::compile::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, Standing, World, some_of};
 use crate::facts::{Facts, FaultsStopped, PolicyInForce, PolicyName, PolicyObject, PolicySpec, PolicyStatus};
+use crate::shares::WithheldShares;
 
 mod distributed;
+mod divided;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -23,11 +26,13 @@ pub(super) use targets::{Injected, Opened};
 pub(super) struct Common<'a> {
     reports: targets::Reports<'a>,
     routers: distributed::Connected<'a>,
+    withheld: &'a WithheldShares,
 }
 
 impl<'a> Common<'a> {
-    pub(super) fn of(sources: Sources<'a>) -> Self {
+    pub(super) fn of(sources: Sources<'a>, withheld: &'a WithheldShares) -> Self {
         Self {
+            withheld,
             reports: targets::Reports::of(sources.world, sources.routers),
             routers: distributed::Connected::of(sources.world, sources.routers),
         }
@@ -56,6 +61,8 @@ pub(super) fn status(
     if (&reach.uid, reach.generation) != (&object.uid, object.generation) {
         return None;
     }
+    let withheld = common.withheld.get(name).map_or(&[][..], Vec::as_slice);
+    let divided = divided::divided(world, name, withheld);
     let findings = [
         is_accepted(object, reach.standing),
         is_active(object, reach.standing, facts.faults_stopped.as_ref(), now),
@@ -65,12 +72,14 @@ pub(super) fn status(
     let mut status = object.status.clone();
     let callers = i64::try_from(reach.callers.count).ok();
     let (names, not_named) = named(&reach.callers);
+    let in_force = in_force_or_before(object);
     let conditions = match &mut status {
         PolicyStatus::Breaker(status) => {
             status.observed_generation = Some(object.generation);
             status.callers = callers;
             status.caller_names = names;
             status.callers_not_named = not_named;
+            status.in_force = in_force;
             status.opened = i64::try_from(common.opened(name).len()).ok();
             status.target_status = common.reports.limits(name);
             &mut status.conditions
@@ -80,11 +89,15 @@ pub(super) fn status(
             status.callers = callers;
             status.caller_names = names;
             status.callers_not_named = not_named;
+            status.in_force = in_force;
             status.target_status = common.reports.injected(name);
             &mut status.conditions
         }
     };
-    set(conditions, findings, object.generation, now);
+    if divided.is_none() {
+        divided::clear(conditions);
+    }
+    set(conditions, findings.into_iter().chain(divided), object.generation, now);
     Some(status)
 }
 
@@ -94,6 +107,17 @@ fn named(callers: &Reached) -> (Vec<String>, Option<i64>) {
     let rest = callers.count.saturating_sub(callers.first.len());
     let rest = i64::try_from(rest).ok().filter(|rest| *rest > 0);
     (names.collect(), rest)
+/// Of what this hub knows no good spec of, what an earlier one said.
+fn in_force_or_before(object: &PolicyObject) -> Option<SpecInForce> {
+    let Some(good) = &object.in_force else {
+        return object.status.in_force().cloned();
+    };
+    let (selector, caller_clusters) = good.spec.holds();
+    Some(SpecInForce {
+        generation: good.generation,
+        selector,
+        caller_clusters,
+    })
 }
 
 fn is_accepted(object: &PolicyObject, standing: Standing) -> Finding {

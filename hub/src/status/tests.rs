@@ -35,7 +35,13 @@ async fn a_status_is_of_one_object_and_not_of_its_name() {
     object.metadata.uid = Some("one".to_owned());
     index.write(|facts| facts.apply_member(&object));
     let (_worlds, published) = watch::channel(Some(Published::default()));
-    let mut writer = StatusWriter::new(Client::new(accept, "default"), "system", index, Arc::default());
+    let mut writer = StatusWriter::new(
+        Client::new(accept, "default"),
+        "system",
+        index,
+        Arc::default(),
+        &Arbiter::default(),
+    );
     let due = writer.due(&published);
     writer.write(due, &Metrics::default()).await;
     assert_eq!(sent.lock()[0]["metadata"], json!({"name": "east", "uid": "one"}));
@@ -133,7 +139,7 @@ async fn a_policy_is_written_once_in_five_seconds_and_its_rules_are_told_once() 
     let (_worlds, published) = watch::channel(Some(calm(&index)));
     let acks = Arc::<Acks>::default();
     acks.connected("r", RouterState::new(1, BTreeMap::new()));
-    let mut writer = StatusWriter::new(client, "system", index, acks.clone());
+    let mut writer = StatusWriter::new(client, "system", index, acks.clone(), &Arbiter::default());
     let mut pass = async |opened: bool| {
         let state = v1::RuleState {
             policy: "CircuitBreaker/ops/calm".to_owned(),
@@ -181,7 +187,13 @@ async fn a_refused_status_is_not_sent_again_at_once() {
     let object = DynamicObject::new("east", &ApiResource::erase::<MemberCluster>(&())).data(json!({"spec": {}}));
     index.write(|facts| facts.apply_member(&object));
     let (_worlds, published) = watch::channel(Some(Published::default()));
-    let mut writer = StatusWriter::new(Client::new(refuse, "default"), "system", index, Arc::default());
+    let mut writer = StatusWriter::new(
+        Client::new(refuse, "default"),
+        "system",
+        index,
+        Arc::default(),
+        &Arbiter::default(),
+    );
     let mut pass = async || {
         let due = writer.due(&published);
         writer.write(due, &Metrics::default()).await;

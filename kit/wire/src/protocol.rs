@@ -4,6 +4,8 @@
 //! stream is of, see [`crate::v1::Welcome`]. From revision 3 on every program speaks the one before its own too, so that
 //! hub, routers and agents can be replaced one after the other.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 /// Newest revision that programs of this release speak.
@@ -11,6 +13,10 @@ pub const PROTOCOL: u32 = 2;
 
 /// Capability of a router that reads cursors of format 2, as its Hello tells it.
 pub const CURSOR_FORMAT_2: &str = "cursor-format-2";
+
+/// Lifetime that agents ask for with tokens of routers. A router has no way to members but these, and gets new ones through the
+/// hub alone: one that is cut off from it passes nothing any more after this time.
+pub const TOKEN_LIFE: Duration = Duration::from_hours(24);
 
 /// Capability of a router that serves Policy resources, as its Hello tells it.
 pub const POLICIES: &str = "policies";

@@ -53,8 +53,6 @@ pub(crate) struct Policies {
     callers: DashMap<CallerKey, Arc<Mutex<CallerRules>>>,
     // One mutex: a request may meet several, and takes of all or of none. Held for some comparisons.
     shared: Mutex<SharedRules>,
-    /// Those that a restart would find as well. A mutex: replaced as a whole.
-    safe: Mutex<ToldShares>,
     breakers: CallerBreakers,
     /// The hub has told all that it had to tell this process: what comes new from now on is new to all routers.
     heard: AtomicBool,
@@ -90,7 +88,6 @@ impl Default for Policies {
             clock: Clock { began: Instant::now() },
             callers: DashMap::new(),
             shared: Mutex::default(),
-            safe: Mutex::default(),
             breakers: CallerBreakers::telling(changes.clone()),
             heard: AtomicBool::new(false),
             changes,
@@ -200,7 +197,8 @@ impl Policies {
         self.shared.lock().are_full();
     }
 
-    /// These are this router's shares from now on, of which a restart knows once they are [`Self::secured`].
+    /// These are this router's shares from now on. What shrinks by them does so at once, what grows once they are
+    /// [`Self::secured`], so that a restart finds no less than was used.
     pub(crate) fn reshare(&self, told: ToldShares) {
         self.shared.lock().reshare(told, self.clock.now());
     }
@@ -208,17 +206,32 @@ impl Policies {
     /// The shares that were told last, if a restart would not find them.
     pub(crate) fn unsecured(&self) -> Option<ToldShares> {
         let shared = self.shared.lock();
-        (*shared.told() != *self.safe.lock()).then(|| shared.told().clone())
-    }
-
-    fn told_shares(&self) -> ToldShares {
-        self.shared.lock().told().clone()
+        (shared.told() != shared.safe()).then(|| shared.told().clone())
     }
 
     /// A restart would find these. The hub hears of it soon: what was given up here others wait for.
     pub(crate) fn secured(&self, told: ToldShares) {
-        *self.safe.lock() = told;
+        self.shared.lock().secured(told, self.clock.now());
         self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// These are on disk, and what was told later is not known.
+    pub(crate) fn restore(&self, kept: ToldShares) {
+        let now = self.clock.now();
+        let mut shared = self.shared.lock();
+        shared.reshare(kept.clone(), now);
+        shared.secured(kept, now);
+    }
+
+    /// A stream begins: what was told on one before and is not on disk counts as not heard. Its hub may be another one by now,
+    /// and would rely on less than this router would use once it is written.
+    pub(crate) fn forget_unsecured(&self) {
+        let kept = self.kept_shares();
+        self.restore(kept);
+    }
+
+    fn kept_shares(&self) -> ToldShares {
+        self.shared.lock().safe().clone()
     }
 
     /// Wakes when the hub is to hear something soon.

@@ -136,12 +136,12 @@ async fn a_circuit_breaker_is_told_kept_and_taken_back() {
 /// The router has all of a limit that is its alone.
 async fn shares_are_told(router: &mut Router) {
     let report = v1::PolicyReport {
-        rules: Vec::new(),
         demands: vec![v1::SharedDemand {
             policy: CALM.to_owned(),
             rule: "slow".to_owned(),
             ..v1::SharedDemand::default()
         }],
+        ..v1::PolicyReport::default()
     };
     router.say(Kind::Policies(report)).await;
     router
@@ -165,7 +165,7 @@ async fn what_opens_is_told(scene: &Scene, router: &mut Router) {
     };
     let report = v1::PolicyReport {
         rules: vec![opened],
-        demands: Vec::new(),
+        ..v1::PolicyReport::default()
     };
     router.say(Kind::Policies(report)).await;
     let breakers = api(scene, "CircuitBreaker").await;

@@ -83,8 +83,17 @@ fn routers_keep_what_they_have_of_those_alone_that_were_there_at_first() {
     let named = |uid: &str, generation| {
         let mut object = policy(BREAKER, generation, bad());
         object.metadata.uid = Some(uid.to_owned());
+        object.data["status"] = json!({"observedGeneration": 1});
         object
     };
+    let mut facts = Facts::default();
+    let mut anew = named("one", 1);
+    anew.data["status"] = Value::Null;
+    facts.reset_policies(BREAKER, &[anew]);
+    assert!(
+        !there(&facts),
+        "made while no hub was there: what routers have is of an object before it"
+    );
     let mut facts = Facts::default();
     facts.reset_policies(BREAKER, &[named("one", 1)]);
     assert!(there(&facts));
@@ -165,6 +174,21 @@ fn whom_a_bad_policy_holds_is_read_from_it_until_a_good_one_is_known() {
     facts.apply_policy(BREAKER, &policy(BREAKER, 2, good()));
     facts.apply_policy(BREAKER, &policy(BREAKER, 3, selecting("a")));
     assert_eq!(labels(&facts), Some(Some("app=op".to_owned())), "the good one's");
+    let mut facts = Facts::default();
+    let mut object = policy(BREAKER, 2, selecting("a"));
+    object.data["status"] = json!({"observedGeneration": 2, "inForce": {
+        "generation": 1, "selector": {"matchLabels": {"app": "of-before"}}, "callerClusters": ["east"],
+    }});
+    facts.apply_policy(BREAKER, &object);
+    assert_eq!(
+        labels(&facts),
+        Some(Some("app=of-before".to_owned())),
+        "as an earlier hub says"
+    );
+    assert_eq!(
+        kept(&facts, BREAKER).selection.as_ref().unwrap().caller_clusters,
+        ["east"]
+    );
     let mut facts = Facts::default();
     facts.apply_policy(BREAKER, &policy(BREAKER, 1, json!({"selector": 7})));
     assert_eq!(labels(&facts), None);

@@ -97,22 +97,48 @@ fn take(network: &mut Network, step: &Step) {
     }
 }
 
-/// Nothing goes wrong any more: all that are registered come, see all, learn, and go on asking for the same.
-fn calm_down(network: &mut Network) {
-    for router in 0..ROUTERS {
-        network.see(router, None);
-        network.reconnect(router);
-        network.learn(router);
+/// How each router is: of which release, and whether it sees no policy any more at the end.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    conduct: Conduct,
+    ends_blind: bool,
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    // An older one that sees nothing cannot say that it has let go.
+    const KINDS: [(Conduct, bool); 3] = [(Conduct::Loyal, false), (Conduct::Loyal, true), (Conduct::Older, false)];
+    prop::sample::select(&KINDS[..]).prop_map(|(conduct, ends_blind)| Kind { conduct, ends_blind })
+}
+
+/// Nothing goes wrong any more: all that are registered come, see all or nothing, learn, and go on asking for the same.
+fn calm_down(network: &mut Network, kinds: &[Kind], hub_restarts: bool) {
+    let all_come = |network: &mut Network| {
+        for (router, kind) in kinds.iter().enumerate() {
+            network.see(router, kind.ends_blind.then(BTreeSet::new));
+            network.reconnect(router);
+            network.forget_rules(router);
+            network.learn(router);
+        }
+        network.settle(9);
+    };
+    all_come(network);
+    if hub_restarts {
+        network.restart_hub();
+        all_come(network);
     }
-    network.settle(9);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_bucket_is_given_out_twice_and_all_of_it_finds_demand(steps in vec(step(), 1..250)) {
+    fn no_bucket_is_given_out_twice_and_all_of_it_finds_demand(
+        steps in vec(step(), 1..250), kinds in vec(kind(), ROUTERS), hub_restarts in any::<bool>(),
+    ) {
         let mut network = Network::new(ROUTERS);
+        for (router, kind) in network.routers.iter_mut().zip(&kinds) {
+            router.conduct = kind.conduct;
+        }
         network.put_rule(key(0, 0));
         for step in &steps {
             take(&mut network, step);
@@ -120,8 +146,11 @@ proptest! {
                 prop_assert!(sum <= u64::from(WHOLE), "{step:?}: {sum} of {rule:?}");
             }
         }
-        calm_down(&mut network);
-        let here: Vec<_> = network.connected().collect();
+        calm_down(&mut network, &kinds, hub_restarts);
+        for (rule, sum) in network.sums() {
+            prop_assert!(sum <= u64::from(WHOLE), "at the end: {sum} of {rule:?}");
+        }
+        let here: Vec<_> = network.connected().filter(|router| router.sees.is_none()).collect();
         let Some(count) = u32::try_from(here.len()).ok().filter(|count| *count > 0) else {
             return Ok(());
         };

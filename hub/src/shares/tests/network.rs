@@ -4,15 +4,33 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// One router, as it is: it keeps to the last shares that it heard, whole; and says what it would have after a restart.
+/// How a router behaves.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) enum Conduct {
+    #[default]
+    Loyal,
+    /// Of a release that says neither the revision of its shares nor uids, and uses shares before they are on disk.
+    Older,
+    /// It does not heed what it is told.
+    Deaf,
+    /// It says that it has so much, whatever it has.
+    Claims(u32),
+}
+
+/// One router, as it is: it keeps to the last shares that it heard, whole, of what grows once it is on disk; and says what it
+/// would have after a restart.
 #[derive(Debug, Default)]
 pub(super) struct SimRouter {
     pub(super) name: String,
     uid: u32,
     registered: bool,
     pub(super) serves: bool,
+    pub(super) conduct: Conduct,
     pub(super) sees: Option<BTreeSet<PolicyName>>,
+    /// What it uses.
     pub(super) shares: BTreeMap<SharedLimit, u32>,
+    /// What it was told last.
+    told: BTreeMap<SharedLimit, u32>,
     pub(super) revision: u64,
     /// Of these a restart would know: on disk.
     kept: (BTreeMap<SharedLimit, u32>, u64),
@@ -23,7 +41,7 @@ pub(super) struct SimRouter {
     epoch: Option<u64>,
     /// Its own end is open.
     is_open: bool,
-    to_say: VecDeque<Vec<v1::SharedDemand>>,
+    to_say: VecDeque<v1::PolicyReport>,
     pub(super) to_hear: VecDeque<v1::Shares>,
 }
 
@@ -91,6 +109,10 @@ impl Network {
         self.now += by;
     }
 
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
     pub(super) fn tell_rules(&mut self) {
         let rules = self.rules.iter().map(|rule| (rule.clone(), self.supply));
         self.core.set_rules(&rules.collect(), self.objects.clone());
@@ -155,9 +177,8 @@ impl Network {
         if !router.registered {
             router.registered = true;
             router.uid += 1;
-            router.shares.clear();
-            router.revision = 0;
             router.kept = <_>::default();
+            router.remember();
             self.register();
         }
     }
@@ -174,7 +195,7 @@ impl Network {
     pub(super) fn notice(&mut self, router: usize) {
         let router = &mut self.routers[router];
         if let Some(epoch) = router.epoch.take() {
-            self.core.left(&router.name, epoch);
+            self.core.left(&router.name, epoch, self.now);
         }
         router.to_say.clear();
     }
@@ -187,6 +208,9 @@ impl Network {
         if !router.registered {
             return;
         }
+        if !router.is_old() {
+            router.remember();
+        }
         self.epochs += 1;
         let enrolled = (router.name.clone(), router.uid.to_string());
         self.core.connected(enrolled, self.epochs, router.serves, self.now);
@@ -198,7 +222,7 @@ impl Network {
     pub(super) fn restart_router(&mut self, router: usize) {
         self.break_stream(router);
         let router = &mut self.routers[router];
-        (router.shares, router.revision) = router.kept.clone();
+        router.remember();
         router.has.clear();
     }
 
@@ -207,13 +231,14 @@ impl Network {
         self.break_stream(router);
         let router = &mut self.routers[router];
         router.kept = <_>::default();
-        (router.shares, router.revision) = router.kept.clone();
+        router.remember();
         router.has.clear();
     }
 
     pub(super) fn keep(&mut self, router: usize) {
         let router = &mut self.routers[router];
-        router.kept = (router.shares.clone(), router.revision);
+        router.kept = (router.told.clone(), router.revision);
+        router.shares = router.told.clone();
     }
 
     /// A hub that knows nothing; no stream outlives the one of before.
@@ -221,8 +246,10 @@ impl Network {
         for router in 0..self.routers.len() {
             self.break_stream(router);
             self.notice(router);
-            // What is not on disk by then is unknown to the next hub.
-            self.keep(router);
+            if self.routers[router].is_old() {
+                // It used what was not on disk, of which the next hub does not know.
+                self.keep(router);
+            }
         }
         self.terms += 1;
         self.core = Core::default();
@@ -246,6 +273,11 @@ impl Network {
             .collect();
     }
 
+    /// It has no policy any more.
+    pub(super) fn forget_rules(&mut self, router: usize) {
+        self.routers[router].has.clear();
+    }
+
     /// From now on it may be told of these policies.
     pub(super) fn see(&mut self, router: usize, sees: Option<BTreeSet<PolicyName>>) {
         self.routers[router].sees = sees;
@@ -260,27 +292,23 @@ impl Network {
     pub(super) fn hear_one(&mut self, router: usize) {
         let router = &mut self.routers[router];
         if let (Some(epoch), Some(said)) = (router.epoch, router.to_say.pop_front()) {
-            self.core.reported(&router.name, epoch, &said);
+            self.core
+                .reported(&router.name, epoch, &said.demands, said.shares_revision);
         }
     }
 
     /// The router hears what comes next.
     pub(super) fn deliver_one(&mut self, router: usize) {
         let router = &mut self.routers[router];
-        if let Some(told) = router.to_hear.pop_front() {
+        if let Some(told) = router.to_hear.pop_front().filter(|_| router.conduct != Conduct::Deaf) {
             router.revision = told.revision;
-            router.shares = told
-                .shares
-                .into_iter()
-                .map(|share| {
-                    let key = SharedLimit {
-                        policy: share.policy.parse().unwrap(),
-                        uid: share.uid,
-                        rule: share.rule,
-                    };
-                    (key, share.millionths)
-                })
-                .collect();
+            router.told = told.shares.into_iter().map(keyed).collect();
+            let (told, kept) = (&router.told, &router.kept.0);
+            let used = told.iter().map(|(key, told)| {
+                let on_disk = kept.get(key).copied().unwrap_or_default();
+                (key.clone(), if router.is_old() { *told } else { on_disk.min(*told) })
+            });
+            router.shares = used.collect();
         }
     }
 
@@ -293,6 +321,11 @@ impl Network {
                 router.to_hear.push_back(shares);
             }
         }
+    }
+
+    /// What all have heard is on disk.
+    pub(super) fn keep_all(&mut self) {
+        (0..self.routers.len()).for_each(|router| self.keep(router));
     }
 
     /// All report what they have kept by now, and are heard.
@@ -332,6 +365,7 @@ impl Network {
             self.report();
             self.divide();
             self.deliver();
+            self.keep_all();
             self.advance(Duration::from_secs(1));
         }
     }
@@ -347,14 +381,11 @@ impl Network {
         let mut sums = BTreeMap::new();
         for router in self.routers.iter().filter(|router| router.registered) {
             let mut most: BTreeMap<SharedLimit, u32> = router.shares.clone();
-            for share in router.to_hear.iter().flat_map(|told| &told.shares) {
-                let key = SharedLimit {
-                    policy: share.policy.parse().unwrap(),
-                    uid: share.uid.clone(),
-                    rule: share.rule.clone(),
-                };
+            let heard = router.told.clone().into_iter();
+            let to_hear = router.to_hear.iter().flat_map(|told| told.shares.iter().cloned());
+            for (key, share) in heard.chain(to_hear.map(keyed)) {
                 let most = most.entry(key).or_default();
-                *most = share.millionths.max(*most);
+                *most = share.max(*most);
             }
             for (key, share) in most {
                 *sums.entry(key).or_default() += u64::from(share);
@@ -371,7 +402,33 @@ impl Network {
     }
 }
 
+fn keyed(share: v1::RuleShare) -> (SharedLimit, u32) {
+    let key = SharedLimit {
+        policy: share.policy.parse().unwrap(),
+        uid: share.uid,
+        rule: share.rule,
+    };
+    (key, share.millionths)
+}
+
 impl SimRouter {
+    /// What is on disk, and no more.
+    fn remember(&mut self) {
+        (self.told, self.revision) = self.kept.clone();
+        self.shares = self.told.clone();
+    }
+
+    fn is_old(&self) -> bool {
+        self.conduct == Conduct::Older
+    }
+
+    fn share_said(&self, rule: &SharedLimit) -> u32 {
+        match self.conduct {
+            Conduct::Claims(share) => share,
+            _ => self.kept.0.get(rule).copied().unwrap_or_default(),
+        }
+    }
+
     fn may_have(&self, rule: &SharedLimit) -> bool {
         self.sees.as_ref().is_none_or(|sees| sees.contains(&rule.policy))
     }
@@ -383,11 +440,16 @@ impl SimRouter {
         let demands = self.has.iter().map(|rule| v1::SharedDemand {
             policy: rule.policy.to_string(),
             rule: rule.rule.clone(),
-            share_millionths: self.kept.0.get(rule).copied().unwrap_or_default(),
+            share_millionths: self.share_said(rule),
             revision: self.kept.1,
             asked_per_second_thousandths: self.asked,
+            uid: if self.is_old() { String::new() } else { rule.uid.clone() },
         });
         let demands = if self.serves { demands.collect() } else { Vec::new() };
-        self.to_say.push_back(demands);
+        self.to_say.push_back(v1::PolicyReport {
+            rules: Vec::new(),
+            demands,
+            shares_revision: if self.is_old() { 0 } else { self.kept.1 },
+        });
     }
 }

@@ -24,6 +24,7 @@ struct Scene {
     facts: Facts,
     world: World,
     routers: Routers,
+    withheld: WithheldShares,
     now: Timestamp,
 }
 
@@ -100,6 +101,7 @@ impl Scene {
             },
             world,
             routers: Routers::new(),
+            withheld: WithheldShares::new(),
             now: Timestamp::UNIX_EPOCH,
         };
         scene.stands(Standing::InForce);
@@ -148,7 +150,7 @@ impl Scene {
             now: self.now,
         };
         let (name, object) = self.facts.policies.iter().next().unwrap();
-        status(sources, &Common::of(sources), name, object)
+        status(sources, &Common::of(sources, &self.withheld), name, object)
     }
 
     fn breaker(&self) -> CircuitBreakerStatus {
@@ -465,4 +467,66 @@ fn what_was_injected_is_told_by_caller_and_router() {
         json!(status.target_status),
         json!([{"podName": "pod-p", "cluster": "east", "router": "r", "name": "late", "injectedLastMinute": 3, "injectedTotal": 6}])
     );
+}
+
+#[test]
+fn who_withholds_a_share_is_named_and_a_policy_without_shared_limits_says_nothing_of_them() {
+    use crate::shares::{Why, Withheld};
+    let mut scene = Scene::new(CALM, json!({"selector": {}}));
+    let divided = |scene: &Scene| {
+        let conditions = scene.breaker().conditions;
+        conditions.into_iter().any(|condition| condition.type_ == "Divided")
+    };
+    assert!(!divided(&scene));
+    let limit = crate::compile::SharedLimit {
+        policy: named(CALM),
+        uid: "uid".to_owned(),
+        rule: "all".to_owned(),
+    };
+    let supply = crate::compile::Supply {
+        rate: 1,
+        least: 1,
+        fills_in: None,
+    };
+    scene.world.shared_limits.insert(limit, supply);
+    scene.finds("Divided", "True/Ok", "");
+    let kept = |why: Why| Withheld {
+        rule: "all".to_owned(),
+        router: "far".to_owned(),
+        share: 255_000,
+        why,
+    };
+    for (why, text) in [
+        (
+            Why::Away,
+            "\"all\": router far is cut off and keeps 26 %; if it is gone: portolanctl router forget far",
+        ),
+        (
+            Why::NotHeard,
+            "router far has not been heard since the hub began and may have up to 26 %",
+        ),
+        (Why::Unconfirmed, "router far does not say that it has let go of 26 %"),
+    ] {
+        scene.withheld = [(named(CALM), vec![kept(why)])].into();
+        scene.finds("Divided", "False/SharesWithheld", text);
+    }
+    scene.object().status = scene.status().unwrap();
+    scene.world.shared_limits.clear();
+    assert!(!divided(&scene));
+}
+
+#[test]
+fn whom_the_spec_in_force_holds_is_told_and_kept_by_a_hub_that_does_not_know_it() {
+    let spec = json!({"selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"]});
+    let mut scene = Scene::new(CALM, spec);
+    let told = scene.breaker().in_force.unwrap();
+    assert_eq!(
+        (told.generation, told.caller_clusters.as_slice()),
+        (3, &["east".to_owned()][..])
+    );
+    assert!(told.selector.is_some());
+    scene.object().status = scene.status().unwrap();
+    scene.object().in_force = None;
+    scene.stands(Standing::NoneGood);
+    assert_eq!(scene.breaker().in_force, Some(told));
 }

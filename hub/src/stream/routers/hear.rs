@@ -81,7 +81,9 @@ impl RouterSession {
         let states = known.rule_states(report.rules);
         self.service.acks.policies_reported(&self.router, self.epoch, states);
         let demands = known.demands(report.demands);
-        self.service.shares.reported(&self.router, self.epoch, &demands);
+        self.service
+            .shares
+            .reported(&self.router, self.epoch, &demands, report.shares_revision);
     }
 
     fn answered(&mut self, nonce: u64, answer: Answer) -> Result<InFlight, Status> {

@@ -12,7 +12,7 @@ pub(super) fn policy(hub: &TestHub, kind: PolicyKind, name: &str, generation: i6
     use kube::api::DynamicObject;
     let mut object = DynamicObject::new(name, &kind.resource())
         .within("ops")
-        .data(json!({"spec": spec}));
+        .data(json!({"spec": spec, "status": {"observedGeneration": 1}}));
     object.metadata.uid = Some(format!("object-{name}"));
     object.metadata.generation = Some(generation);
     hub.index.write(|facts| facts.apply_policy(kind, &object));
@@ -152,13 +152,14 @@ fn demand(share: u32, revision: u64, asked: u64) -> v1::SharedDemand {
         share_millionths: share,
         revision,
         asked_per_second_thousandths: asked,
+        uid: "object-calm".to_owned(),
     }
 }
 
 async fn says(router: &crate::testing::TestRouter, demands: Vec<v1::SharedDemand>) {
     let report = v1::PolicyReport {
-        rules: Vec::new(),
         demands,
+        ..v1::PolicyReport::default()
     };
     router.say(RouterSaid::Policies(report)).await;
 }
@@ -242,7 +243,7 @@ async fn how_rules_stand_is_kept_as_far_as_the_router_knows_them() {
     rules_changed.mark_unchanged();
     let report = v1::PolicyReport {
         rules,
-        demands: Vec::new(),
+        ..v1::PolicyReport::default()
     };
     router.say(RouterSaid::Policies(report)).await;
     hub.until("the report is known", |hub| {

@@ -956,7 +956,7 @@ pub struct ClosedByHand {
     pub at_unix_milliseconds: i64,
 }
 /// How the policies stand in this router, for hub status and for the division of shared limits; sent when a rule opens or closes,
-/// once after each Hello, and every second while there are rules, at most twice a second.
+/// once after each Hello, every second while there are rules, and when `shares_revision` changes; at most twice a second.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PolicyReport {
     /// Those that differ from what was never used, the worst first; a bounded number.
@@ -965,6 +965,10 @@ pub struct PolicyReport {
     /// Of every rule of scope Shared that the router has.
     #[prost(message, repeated, tag = "2")]
     pub demands: ::prost::alloc::vec::Vec<SharedDemand>,
+    /// Of the Shares that the router keeps to; 0: none were told. An older router, which never sends it, confirms by `demands`
+    /// alone, and so cannot while it has no such rule.
+    #[prost(uint64, tag = "3")]
+    pub shares_revision: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RuleState {
@@ -1008,6 +1012,9 @@ pub struct SharedDemand {
     /// Tokens asked for in a second, as it was of late, in thousandths.
     #[prost(uint64, tag = "5")]
     pub asked_per_second_thousandths: u64,
+    /// metadata.uid of the policy's object, as the router has it. Empty, of an older router: it is taken for the present one's.
+    #[prost(string, tag = "6")]
+    pub uid: ::prost::alloc::string::String,
 }
 /// This router's shares of all limits of scope Shared, whole; what is not named is 0. The sum over all routers never exceeds the
 /// bucket: a share grows only after others have reported that theirs have shrunk.

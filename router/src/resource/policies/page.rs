@@ -16,8 +16,8 @@ impl Policies {
     pub(crate) fn page(&self, snapshot: &Snapshot) -> Value {
         let mut policies: Vec<_> = snapshot.policies.values().collect();
         policies.sort_by(|one, other| one.name.cmp(&other.name));
-        let told = self.told_shares();
-        let mut shares: Vec<_> = told.shares.iter().collect();
+        let kept = self.kept_shares();
+        let mut shares: Vec<_> = kept.shares.iter().collect();
         shares.sort();
         let shares = shares.into_iter().map(|((uid, rule), millionths)| {
             let policy = snapshot.policies.values().find(|policy| *policy.uid == **uid);
@@ -32,7 +32,7 @@ impl Policies {
         json!({
             "policies": policies.into_iter().map(|policy| describe(policy, snapshot)).collect::<Vec<_>>(),
             "rules": self.worst_rules(MOST_RULES).iter().map(rule).collect::<Vec<_>>(),
-            "shares": {"revision": told.revision, "shares": shares.collect::<Vec<_>>()},
+            "shares": {"revision": kept.revision, "shares": shares.collect::<Vec<_>>()},
             "records": {"count": records, "bytes": bytes},
         })
     }

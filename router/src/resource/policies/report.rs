@@ -181,8 +181,10 @@ impl Policies {
     /// whom, for what faults have done.
     pub(crate) fn report(&self, snapshot: &Snapshot) -> v1::PolicyReport {
         let now = self.clock.now();
-        let safe = self.safe.lock().clone();
-        let mut demands = self.shared.lock().demands(&safe, now);
+        let (mut demands, shares_revision) = {
+            let mut shared = self.shared.lock();
+            (shared.demands(now), shared.safe().revision)
+        };
         demands.sort_by(|one, other| (&one.policy, &one.rule).cmp(&(&other.policy, &other.rule)));
         let mut worst = Worst::new(MOST_RULES, self.clock);
         self.each_rule(now, |rule| worst.add(rule));
@@ -196,6 +198,7 @@ impl Policies {
         v1::PolicyReport {
             rules: worst.all(),
             demands,
+            shares_revision,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Limits that all callers of a policy have together, over all routers: one bucket each, of which this router has a share.
 //!
-//! Shares are told whole; what is not named is 0, and so is what nobody has told yet. Owner: `policies`, which locks it
-//! after a caller's own rules.
+//! Shares are told whole; what is not named is 0, and so is what nobody has told yet. A rule uses what was told as far as it is
+//! on disk, too: less at once, more once a restart would find it. Owner: `policies`, which locks it after a caller's own rules.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ type SharedKey = (Arc<str>, Box<str>);
 pub(super) struct SharedRules {
     rules: HashMap<SharedKey, SharedRule>,
     told: ToldShares,
+    /// Those that a restart would find.
+    safe: ToldShares,
     /// A rule that comes from now on is new to all routers.
     full: bool,
     /// What was asked of them was looked at last then.
@@ -84,7 +86,7 @@ impl SharedRules {
     /// The rule with its state. One that no snapshot was followed to for yet begins as it will then.
     pub(super) fn rule(&mut self, policy: &Arc<Policy>, limit: &Arc<Limit>, now: Tick) -> (&Limit, &mut RuleState) {
         let key = key(policy, limit);
-        let (full, share) = (self.full, self.told.share(&key));
+        let (full, share) = (self.full, self.share(&key));
         let begin = || SharedRule::new((policy, limit), (full, share), now);
         let rule = self.rules.entry(key).or_insert_with(begin);
         (&rule.limit, &mut rule.state)
@@ -99,7 +101,7 @@ impl SharedRules {
             for limit in policy.limits().iter().filter(|limit| limit.shared) {
                 let key = key(policy, limit);
                 let kept = before.remove(&key).filter(|rule| is_same(&rule.limit, limit));
-                let begin = || SharedRule::new((policy, limit), (full, self.told.share(&key)), now);
+                let begin = || SharedRule::new((policy, limit), (full, self.share(&key)), now);
                 let mut rule = kept.unwrap_or_else(begin);
                 rule.policy = policy.clone();
                 if let Some(at) = policy.closed_at(&limit.name) {
@@ -111,16 +113,37 @@ impl SharedRules {
         closed
     }
 
-    /// These are this router's shares from now on.
+    /// These are this router's shares from now on; of what grows once they are [`Self::secured`].
     pub(super) fn reshare(&mut self, told: ToldShares, now: Tick) {
         self.told = told;
-        for (key, rule) in &mut self.rules {
-            rule.state.reshare(&rule.limit, self.told.share(key), now);
+        self.use_shares(now);
+    }
+
+    /// A restart would find these.
+    pub(super) fn secured(&mut self, safe: ToldShares, now: Tick) {
+        self.safe = safe;
+        self.use_shares(now);
+    }
+
+    fn use_shares(&mut self, now: Tick) {
+        let mut rules = std::mem::take(&mut self.rules);
+        for (key, rule) in &mut rules {
+            rule.state.reshare(&rule.limit, self.share(key), now);
         }
+        self.rules = rules;
+    }
+
+    /// A router that used more than it has on disk would say less to the next hub than it uses.
+    fn share(&self, key: &SharedKey) -> u32 {
+        self.told.share(key).min(self.safe.share(key))
     }
 
     pub(super) fn told(&self) -> &ToldShares {
         &self.told
+    }
+
+    pub(super) fn safe(&self) -> &ToldShares {
+        &self.safe
     }
 
     /// Each of them, with its state.
@@ -130,18 +153,19 @@ impl SharedRules {
             .map(|rule| (&rule.policy, &rule.limit, &mut rule.state))
     }
 
-    /// What each was asked for of late. `safe`: the shares that this router would have after a restart as well, which is what it
-    /// may tell the hub to rely on.
-    pub(super) fn demands(&mut self, safe: &ToldShares, now: Tick) -> Vec<v1::SharedDemand> {
+    /// What each was asked for of late, and its share that a restart would find: more than that the router does not use, and
+    /// less it must not say.
+    pub(super) fn demands(&mut self, now: Tick) -> Vec<v1::SharedDemand> {
         let passed = Duration::from_nanos(now.since(self.demand_at));
         let mut looked = true;
         let demands = self.rules.iter_mut().map(|(key, rule)| {
             looked &= rule.demand.look(rule.state.asked(), passed);
             v1::SharedDemand {
                 policy: rule.policy.name.to_string(),
+                uid: rule.policy.uid.to_string(),
                 rule: rule.limit.name.to_string(),
-                share_millionths: safe.share(key),
-                revision: safe.revision,
+                share_millionths: self.safe.share(key),
+                revision: self.safe.revision,
                 asked_per_second_thousandths: rule.demand.per_second_thousandths(),
             }
         });

@@ -102,9 +102,7 @@ impl HubState {
 
     /// Serves the state file. False if there is none that can be served. Blocking.
     pub(super) fn load(&mut self) -> bool {
-        let (policies, shares) = (&self.routing.load().policies, self.shares.load());
-        policies.reshare(shares.clone());
-        policies.secured(shares);
+        self.routing.load().policies.restore(self.shares.load());
         match self.file.load() {
             Ok(None) => false,
             Ok(Some(kept)) => {
@@ -162,8 +160,8 @@ impl HubState {
         self.secure_shares().await;
     }
 
-    /// Writes the shares, if the file has others. Until it has them the hub is told of those: a router that was killed meanwhile
-    /// would come back with more than it has. A failure warns, and is tried again with the next report.
+    /// Writes the shares, if the file has others. Until it has them the hub is told of those, and no more than they say is used:
+    /// a router that was killed meanwhile would come back with them. A failure warns, and is tried again with the next report.
     pub(super) async fn secure_shares(&self) {
         let policies = self.routing.load().policies.clone();
         let Some(told) = policies.unsecured() else { return };

@@ -1,5 +1,5 @@
-//! When the hub is told how policies stand: once after each Hello, soon after a rule opens or closes, and every second while
-//! there is something to tell; twice a second at most. Caller: `session`.
+//! When the hub is told how policies stand: once after each Hello, soon after a rule opens or closes or shares are kept to, and
+//! every second while there is something to tell; twice a second at most. Caller: `session`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ pub(super) struct PolicyReports {
     changes: watch::Receiver<u64>,
     at: Instant,
     told_at: Option<Instant>,
-    /// The last one said nothing.
-    was_empty: bool,
+    /// The last one said nothing but that the shares of this revision are kept to.
+    said_only: Option<u64>,
 }
 
 impl PolicyReports {
@@ -33,7 +33,7 @@ impl PolicyReports {
             policies,
             at: Instant::now(),
             told_at: None,
-            was_empty: false,
+            said_only: None,
         }
     }
 
@@ -57,7 +57,10 @@ impl PolicyReports {
         self.at = now + EVERY;
         let report = self.policies.report(snapshot);
         let is_empty = report.rules.is_empty() && report.demands.is_empty();
-        if std::mem::replace(&mut self.was_empty, is_empty) && is_empty {
+        // Who has no shared rule any more says all the same that he has let go of his shares: others wait for that.
+        let says_only = is_empty.then_some(report.shares_revision);
+        let said_only = std::mem::replace(&mut self.said_only, says_only);
+        if is_empty && said_only == says_only {
             return None;
         }
         self.told_at = Some(now);
@@ -68,6 +71,7 @@ impl PolicyReports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::policies::ToldShares;
 
     #[tokio::test(start_paused = true)]
     async fn the_hub_is_told_after_hello_and_then_as_long_as_there_is_something() {
@@ -83,6 +87,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_has_no_shared_rule_says_all_the_same_which_shares_it_keeps_to() {
+        let policies = Arc::new(Policies::default());
+        let mut reports = PolicyReports::new(policies.clone());
+        assert_eq!(reports.next(&Snapshot::default()), Some(v1::PolicyReport::default()));
+        assert_eq!(reports.next(&Snapshot::default()), None);
+        policies.restore(ToldShares::of(&v1::Shares {
+            revision: 7,
+            shares: Vec::new(),
+        }));
+        let told = reports.next(&Snapshot::default()).unwrap();
+        assert_eq!(told.shares_revision, 7);
+        assert_eq!(reports.next(&Snapshot::default()), None, "once");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn changes_are_told_soon_and_twice_a_second_at_most() {
         let policies = Arc::new(Policies::default());
         let mut reports = PolicyReports::new(policies.clone());
@@ -91,7 +110,7 @@ mod tests {
         while Instant::now() - began < Duration::from_secs(10) {
             policies.touch();
             reports.due().await;
-            reports.was_empty = false;
+            reports.said_only = None;
             told += usize::from(reports.next(&Snapshot::default()).is_some());
         }
         assert!((19..=21).contains(&told), "{told}");

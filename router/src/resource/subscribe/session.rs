@@ -111,6 +111,7 @@ impl Session {
         let mut breakers = routing.breaker_changes();
         let mut report_at = Instant::now();
         let mut policies = PolicyReports::new(routing.load().policies.clone());
+        routing.load().policies.forget_unsecured();
         loop {
             tokio::select! {
                 update = self.updates.message() => {

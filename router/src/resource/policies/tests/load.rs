@@ -61,7 +61,7 @@ fn edits_of_other_rules_make_and_lose_no_token_while_requests_come() {
             millionths: 1_000_000,
         }],
     });
-    world.policies.reshare(all);
+    world.policies.restore(all);
     world.edit(&[kept.clone(), shared.clone(), other(0)]);
     let published = Published::new(&world);
     let passed = [AtomicUsize::new(0), AtomicUsize::new(0)];

@@ -34,14 +34,14 @@ fn old_router(limits: &[Value]) -> World {
 async fn all_callers_take_of_the_share_that_the_router_has() {
     let world = old_router(&[shared(10, 0)]);
     assert_eq!(world.pass("1", 5), 0, "none is told");
-    world.policies.reshare(told(1, 500_000));
+    world.policies.restore(told(1, 500_000));
     assert_eq!((world.pass("1", 3), world.pass("2", 5)), (3, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_router_that_comes_later_begins_with_an_empty_share() {
     let world = World::new(&[shared(10, 10)]);
-    world.policies.reshare(told(1, 500_000));
+    world.policies.restore(told(1, 500_000));
     assert_eq!(world.pass("1", 5), 0, "what it would be given others may have spent");
     advance(Duration::from_secs(1)).await;
     assert_eq!(world.pass("1", 50), 5);
@@ -53,7 +53,7 @@ async fn two_routers_never_pass_more_than_the_limit() {
     let routers = [old_router(&[shared(100, 100)]), old_router(&[shared(100, 100)])];
     let share = |shares: [u32; 2]| {
         for (router, millionths) in routers.iter().zip(shares) {
-            router.policies.reshare(told(1, millionths));
+            router.policies.restore(told(1, millionths));
         }
     };
     share([500_000, 500_000]);
@@ -62,8 +62,8 @@ async fn two_routers_never_pass_more_than_the_limit() {
         let busy = usize::from((step / 100) % 2 == 1);
         if step % 100 == 10 {
             // The hub has heard of it.
-            routers[1 - busy].policies.reshare(told(1, 20_000));
-            routers[busy].policies.reshare(told(1, 980_000));
+            routers[1 - busy].policies.restore(told(1, 20_000));
+            routers[busy].policies.restore(told(1, 980_000));
         }
         passed += routers[busy].pass("1", 15);
         assert!(passed <= 100 + step * 10, "{passed} after {step} tenths");
@@ -76,6 +76,7 @@ async fn two_routers_never_pass_more_than_the_limit() {
 async fn demand_is_told_with_the_share_that_a_restart_would_have() {
     let world = old_router(&[shared(10, 10)]);
     let demand = || world.report().demands.remove(0);
+    assert_eq!(demand().uid, "u1");
     assert_eq!((demand().revision, demand().share_millionths), (0, 0));
     advance(Duration::from_secs(1)).await;
     assert_eq!(world.pass("1", 50), 0);
@@ -95,10 +96,35 @@ async fn demand_is_told_with_the_share_that_a_restart_would_have() {
     assert_eq!((demand().revision, demand().share_millionths), (7, 400_000));
 }
 
+/// Killed before, it would come back with what the file says, and the hub relies on that.
+#[tokio::test(start_paused = true)]
+async fn a_share_grows_once_it_is_on_disk_and_shrinks_at_once() {
+    let world = old_router(&[shared(100, 10)]);
+    let second = async || {
+        advance(Duration::from_mins(1)).await;
+        world.pass("1", 200)
+    };
+    let write = || world.policies.secured(world.policies.unsecured().unwrap());
+    world.policies.reshare(told(1, 500_000));
+    assert_eq!(second().await, 0, "not written yet");
+    write();
+    assert_eq!(second().await, 50);
+    world.policies.reshare(told(2, 800_000));
+    assert_eq!(second().await, 50);
+    world.policies.reshare(told(3, 200_000));
+    assert_eq!(second().await, 20, "written or not");
+    write();
+    world.policies.reshare(told(4, 900_000));
+    world.policies.forget_unsecured();
+    assert!(world.policies.unsecured().is_none());
+    assert_eq!(second().await, 20, "the next hub knows of no more");
+    assert_eq!(world.report().shares_revision, 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_edit_of_another_rule_keeps_share_and_tokens_and_a_changed_rule_begins_anew() {
     let mut world = old_router(&[shared(10, 0)]);
-    world.policies.reshare(told(1, 1_000_000));
+    world.policies.restore(told(1, 1_000_000));
     assert_eq!(world.pass("1", 4), 4);
     world.edit(&[shared(10, 0), limit("other", "LimiterOnly", 100, 0)]);
     assert_eq!(world.pass("1", 20), 6);
@@ -110,7 +136,7 @@ async fn an_edit_of_another_rule_keeps_share_and_tokens_and_a_changed_rule_begin
 #[tokio::test(start_paused = true)]
 async fn own_and_shared_limits_are_taken_together() {
     let world = old_router(&[shared(3, 0), limit("own", "LimiterOnly", 2, 0)]);
-    world.policies.reshare(told(1, 1_000_000));
+    world.policies.restore(told(1, 1_000_000));
     assert_eq!((world.pass("1", 9), world.pass("2", 9)), (2, 1));
     let tokens = |rule: &str| {
         let rules = world.report().rules;
@@ -125,12 +151,12 @@ async fn own_and_shared_limits_are_taken_together() {
 async fn a_share_that_never_holds_a_token_opens_nothing() {
     let normal = with(self::limit("all", "Normal", 1, 1), "scope", json!("Shared"));
     let world = old_router(&[normal]);
-    world.policies.reshare(told(1, 300_000));
+    world.policies.restore(told(1, 300_000));
     for _ in 0..100 {
         assert_eq!(world.pass("1", 1), 0);
         advance(Duration::from_millis(100)).await;
     }
-    world.policies.reshare(told(2, 1_000_000));
+    world.policies.restore(told(2, 1_000_000));
     advance(Duration::from_secs(1)).await;
     assert_eq!(world.pass("1", 1), 1, "it has its turn");
 }
@@ -139,7 +165,7 @@ async fn a_share_that_never_holds_a_token_opens_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_shared_limit_that_is_met_before_it_is_followed_to_has_what_was_told_for_it() {
     let mut world = old_router(&[]);
-    world.policies.reshare(told(1, 500_000));
+    world.policies.restore(told(1, 500_000));
     let applied = crate::value::snapshot::told::upsert(
         &world.snapshot,
         "1",
@@ -154,7 +180,7 @@ async fn a_shared_limit_that_is_met_before_it_is_followed_to_has_what_was_told_f
 #[tokio::test(start_paused = true)]
 async fn what_something_else_refuses_takes_no_tokens() {
     let world = old_router(&[shared(3, 0), limit("own", "LimiterOnly", 2, 0)]);
-    world.policies.reshare(told(1, 1_000_000));
+    world.policies.restore(told(1, 1_000_000));
     let view = world.view("1");
     let judging = judging(&view, world.snapshot.generation, "get");
     for _ in 0..5 {

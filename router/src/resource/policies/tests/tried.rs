@@ -59,7 +59,7 @@ async fn a_trial_judges_as_the_policy_would() {
         rule: "all".into(),
         millionths: 1_000_000,
     };
-    live.policies.reshare(ToldShares::of(&v1::Shares {
+    live.policies.restore(ToldShares::of(&v1::Shares {
         revision: 1,
         shares: vec![share],
     }));

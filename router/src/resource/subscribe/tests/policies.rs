@@ -86,7 +86,27 @@ async fn the_hub_hears_how_policies_stand_after_hello_and_of_the_shares_that_are
             break report;
         }
     };
-    assert_eq!(told.demands[0].share_millionths, 250_000);
+    assert_eq!((told.demands[0].share_millionths, told.shares_revision), (250_000, 3));
+    let reference = policy("1", 5).reference().unwrap();
+    session.push(2, Vec::new(), vec![reference]).await;
+    session
+        .send(Out::Shares(v1::Shares {
+            revision: 4,
+            shares: Vec::new(),
+        }))
+        .await;
+    let let_go = loop {
+        if let In::Policies(report) = session.any().await
+            && report.shares_revision == 4
+        {
+            break report;
+        }
+    };
+    assert_eq!(
+        let_go.demands,
+        [],
+        "it has no such rule any more, and says so all the same"
+    );
     client.stop().await;
 }
 
