@@ -7,11 +7,11 @@ CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites hostile h2spec alerts chaos soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites hostile h2spec alerts chaos policies soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
-test e2e hostile h2spec alerts chaos soak-clients soak-clients-all: TARGETS := --bins --tests
+test e2e hostile h2spec alerts chaos policies soak-clients soak-clients-all: TARGETS := --bins --tests
 TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
@@ -29,10 +29,10 @@ OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call name
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo alerts chaos hostile h2spec model soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo alerts chaos hostile h2spec model policies soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 tools:
 	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install rustup from your distribution or https://rustup.rs, then run make again" >&2; exit 1; }
@@ -89,6 +89,11 @@ bench: tools ## router against direct, in one run (release build)
 	$(PROFILE_DIR)/release/portolan-testbed build
 	$(PROFILE_DIR)/release/portolan-bench $(BENCH)
 
+bench-policies: tools ## what limits cost a GET: instructions of the router without limits and with a thousand (release build, valgrind)
+	@command -v valgrind >/dev/null || { echo "valgrind is missing: install it from your distribution" >&2; exit 1; }
+	$(CARGO) build $(ALL) --release --bins
+	$(PROFILE_DIR)/release/portolan-bench --only policies $(BENCH)
+
 # Without a sanitizer no nightly compiler is needed, and there is no unsafe code for one to watch.
 fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list alone; finds are kept in target/fuzz
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
@@ -125,6 +130,10 @@ model: tools ## the handover's model in larger scopes than `make test` searches 
 hostile: testbed ## every attack by itself, then all of them for SIEGE seconds (600) while two tenants work: what they felt, beside a plain proxy
 	$(CARGO) test $(ALL) --test hostile
 	PORTOLAN_SIEGE_SECONDS=$(or $(SIEGE),600) $(CARGO) test $(ALL) --test hostile_siege -- --nocapture
+
+policies: testbed ## DOCUMENTS (1000) random policies under load (PORTOLAN_SEED=<seed> draws the same), and a limit that two routers share for SHARED seconds (60)
+	PORTOLAN_POLICY_DOCUMENTS=$(or $(DOCUMENTS),1000) $(CARGO) test $(ALL) --test policies_random -- --nocapture
+	PORTOLAN_SHARED_SECONDS=$(or $(SHARED),60) $(CARGO) test $(ALL) --test policies_shared -- --nocapture
 
 soak-previews: testbed ## the same clients while a namespace comes and goes each minute, with and without a member away (SOAK, 3600)
 	PORTOLAN_SOAK_PREVIEWS_SECONDS=$(or $(SOAK),3600) $(CARGO) test $(ALL) --test soak_clients -- --nocapture

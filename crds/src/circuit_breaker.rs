@@ -31,6 +31,11 @@ pub const RESOURCE_RULES_TOTAL_MAX: usize = 1024;
 pub const BREAKERS_MAX: usize = 64;
 /// Most words in each list of a resource rule.
 pub const RULE_WORDS_MAX: usize = 256;
+/// Most properties of a limit, and the longest value of one in characters.
+pub const PROPERTIES_MAX: usize = 256;
+/// See [`PROPERTIES_MAX`].
+pub const PROPERTY_MAX: usize = 4096;
+
 /// What the selected callers may ask for, how often, and when they are refused for a time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(kube::CustomResource, schemars::JsonSchema))]
@@ -157,8 +162,8 @@ pub struct RateLimiting {
     /// Kept for manifests of the original, and not used.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend(
-        "additionalProperties" = {"type": "string", "maxLength": 4096},
-        "maxProperties" = 256,
+        "additionalProperties" = {"type": "string", "maxLength": PROPERTY_MAX},
+        "maxProperties" = PROPERTIES_MAX,
     )))]
     pub properties: BTreeMap<String, String>,
 }
@@ -352,6 +357,12 @@ pub enum ContentType {
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
     ("!has(self.openFor) || !has(self.maxOpenFor) || duration(self.openFor) <= duration(self.maxOpenFor)",
      "maxOpenFor must not be shorter than openFor, which grows to it"),
+    ("!has(self.window) || (duration(self.window) > duration('0s') && duration(self.window) <= duration('24h'))",
+     "window must be longer than nothing and at most 24h"),
+    ("!has(self.openFor) || (duration(self.openFor) > duration('0s') && duration(self.openFor) <= duration('24h'))",
+     "openFor must be longer than nothing and at most 24h"),
+    ("!has(self.maxOpenFor) || (duration(self.maxOpenFor) > duration('0s') && duration(self.maxOpenFor) <= duration('24h'))",
+     "maxOpenFor must be longer than nothing and at most 24h"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct CallerBreaker {

@@ -146,6 +146,12 @@ pub enum IdentityMode {
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
     ("!has(self.openFor) || !has(self.maxOpenFor) || duration(self.openFor) <= duration(self.maxOpenFor)",
      "maxOpenFor must not be shorter than openFor, which grows to it"),
+    ("!has(self.window) || (duration(self.window) > duration('0s') && duration(self.window) <= duration('24h'))",
+     "window must be longer than nothing and at most 24h"),
+    ("!has(self.openFor) || (duration(self.openFor) > duration('0s') && duration(self.openFor) <= duration('24h'))",
+     "openFor must be longer than nothing and at most 24h"),
+    ("!has(self.maxOpenFor) || (duration(self.maxOpenFor) > duration('0s') && duration(self.maxOpenFor) <= duration('24h'))",
+     "maxOpenFor must be longer than nothing and at most 24h"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct Breaker {
@@ -225,11 +231,14 @@ pub struct MemberClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub allowed_users: Vec<String>,
-    /// Breakers of this cluster that are not closed, by router.
+    /// Breakers of this cluster that are not closed, by router: at most 500, those of single requests first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub breakers: Vec<BreakerStatus>,
 }
+
+/// Most breakers that a status names: with more it would not fit its object.
+pub const BREAKERS_MAX: usize = 500;
 
 /// State of one router's breaker for one class of traffic to this cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -38,6 +38,9 @@ pub const REGEXES_TOTAL_MAX: usize = 64;
 /// Longest text to compare with, in characters.
 pub const EXACT_MAX: usize = 2048;
 
+/// What the names of `httpFault` begin with that have none of their own.
+pub const UNNAMED: &str = "httpFault-";
+
 /// Faults that are ordered for requests of the selected callers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(kube::CustomResource, schemars::JsonSchema))]
@@ -81,6 +84,10 @@ pub const EXACT_MAX: usize = 2048;
      "at most 1024 match.resources in one object: merge rules, or split the object"),
     ("!has(self.httpFault) || !has(self.watchFault) || self.watchFault.all(w, !self.httpFault.exists(f, has(f.name) && f.name == w.name))",
      "a watchFault has the name of one of httpFault: give each a name of its own"),
+    ("!has(self.httpFault) || self.httpFault.all(f, has(f.name) && f.name != '') || !(self.httpFault.exists(f, has(f.name) && f.name.startsWith('httpFault-')) || (has(self.watchFault) && self.watchFault.exists(w, w.name.startsWith('httpFault-'))))",
+     "names that begin with httpFault- are of faults that have none: give each of httpFault a name, or this one another"),
+    ("(has(self.httpFault) ? self.httpFault.map(f, has(f.match) && has(f.match.httpMatch) ? f.match.httpMatch.map(h, (has(h.host) && has(h.host.regex) && h.host.regex.size() > 0 ? 1 : 0) + (has(h.path) && has(h.path.regex) && h.path.regex.size() > 0 ? 1 : 0)).sum() : 0).sum() : 0) + (has(self.watchFault) ? self.watchFault.map(f, has(f.match) && has(f.match.httpMatch) ? f.match.httpMatch.map(h, (has(h.host) && has(h.host.regex) && h.host.regex.size() > 0 ? 1 : 0) + (has(h.path) && has(h.path.regex) && h.path.regex.size() > 0 ? 1 : 0)).sum() : 0).sum() : 0) <= 64",
+     "at most 64 regular expressions in one object: split it"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct FaultInjectionSpec {
@@ -148,7 +155,7 @@ impl HttpFault {
     /// The name it is known by, as the one at `index` of its object's.
     pub fn name_at(&self, index: usize) -> Cow<'_, str> {
         if self.name.is_empty() {
-            return format!("httpFault-{index}").into();
+            return format!("{UNNAMED}{index}").into();
         }
         self.name.as_str().into()
     }
@@ -304,6 +311,8 @@ pub struct CallerMatch {
      "duration is for Delay and Stall alone: remove it"),
     ("!has(self.part) || self.part != 'Leg' || self.action != 'RepeatBookmark'",
      "RepeatBookmark has no legs, as bookmarks are the merged watch's: say part: Whole"),
+    ("!has(self.match) || !has(self.match.resources) || self.match.resources.all(r, !has(r.verbs) || r.verbs.size() == 0 || 'watch' in r.verbs || '*' in r.verbs)",
+     "verbs without watch have no watches: name watch or leave verbs out"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct WatchFault {

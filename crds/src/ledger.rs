@@ -27,7 +27,8 @@ pub use slot::{Slot, SlotError};
 
 /// Format of records that this program writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;
-/// Longest spec that a shard may have in force, in bytes of JSON: it must fit a ConfigMap.
+/// Longest spec that a shard may have in force, in bytes of JSON: it must fit a ConfigMap. With the one before it, too, or that
+/// is not kept.
 pub const SPEC_BYTES_MAX: usize = 768 * 1024;
 
 /// Bytes of the hash in the name of a spec's ConfigMap.
@@ -115,6 +116,19 @@ pub struct SpecInForce {
     /// metadata.generation of the spec.
     pub generation: i64,
     /// The spec. Untyped, so that a program of another version does not lose fields.
+    pub spec: Value,
+    /// What was in force before it, for whoever wants to go back. Absent if that is not known, or the two are too long for one
+    /// record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<EarlierSpec>,
+}
+
+/// A spec of the same object that was in force once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EarlierSpec {
+    /// metadata.generation of the spec.
+    pub generation: i64,
+    /// The spec, untyped like the one in force.
     pub spec: Value,
 }
 

@@ -6,7 +6,9 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
+use crate::duration::GO_DURATION_MAX;
 use crate::names::{RULE_NAME_MAX, TOKENS_MAX, VERBS, WILDCARD};
+use crate::selector::{REQUIREMENTS_MAX, VALUES_MAX};
 
 /// A DNS-1123 label.
 pub(crate) const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
@@ -18,8 +20,7 @@ pub(crate) const GROUP_OR_RESOURCE: &str = r"^(\*|[a-z0-9]([-a-z0-9./]*[a-z0-9*]
 /// An API group in a rule of a policy: `*`, or empty for the core group.
 pub(crate) const API_GROUP_RULE: &str = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$";
 /// A resource in a rule of a policy: `pods`, `pods/exec`, `pods/*`, `*/scale`, `*`.
-pub(crate) const RESOURCE_RULE: &str =
-    r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(/\*)?|(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)/[a-z0-9]([-a-z0-9]*[a-z0-9])?)$";
+pub(crate) const RESOURCE_RULE: &str = r"^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/\*)?|(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)$";
 /// A namespace in a rule of a policy: `*`, or empty for what has none.
 pub(crate) const NAMESPACE_RULE: &str = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$";
 /// The name of a rule: printable ASCII without what stands beside it in annotations, headers and causes.
@@ -35,8 +36,7 @@ pub(crate) const TIME_OF_DAY: &str = r"^(([01]?[0-9]|2[0-3]):[0-5][0-9]:[0-5][0-
 /// The name of a time zone, as far as a pattern can tell.
 pub(crate) const TIME_ZONE: &str = r"^[A-Za-z0-9_+/-]+$";
 /// A point in time with its offset: RFC 3339.
-pub(crate) const RFC_3339: &str =
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})$";
+pub(crate) const RFC_3339: &str = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$";
 /// A method of HTTP, `*`, or empty for any.
 pub(crate) const HTTP_METHOD_RULE: &str = r"^(\*|[A-Z][A-Z-]*)?$";
 /// A token of HTTP.
@@ -44,7 +44,7 @@ pub(crate) const HEADER_NAME: &str = r"^[-!#$%&'*+.^_`|~0-9A-Za-z]+$";
 /// What a header can carry without being encoded.
 pub(crate) const HEADER_VALUE: &str = r"^([!-~]([\t -~]*[!-~])?)?$";
 
-const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$";
+const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
 const LABEL_VALUE: &str = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$";
 
 /// `x-kubernetes-validations`: pairs of a CEL rule and what to tell the user when it does not hold.
@@ -64,13 +64,13 @@ pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
             "matchLabels": {
                 "description": "Labels that must be present with exactly these values.",
                 "type": "object",
-                "maxProperties": 64,
+                "maxProperties": REQUIREMENTS_MAX,
                 "additionalProperties": {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE},
             },
             "matchExpressions": {
                 "description": "Requirements that must all hold.",
                 "type": "array",
-                "maxItems": 64,
+                "maxItems": REQUIREMENTS_MAX,
                 "x-kubernetes-list-type": "atomic",
                 "items": expression(),
             },
@@ -94,7 +94,7 @@ fn expression() -> Value {
             "values": {
                 "description": "What to compare with: at least one for In and NotIn, none for Exists and DoesNotExist.",
                 "type": "array",
-                "maxItems": 4096,
+                "maxItems": VALUES_MAX,
                 "x-kubernetes-list-type": "atomic",
                 "items": {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE},
             },
@@ -155,13 +155,19 @@ pub(crate) fn time(_: &mut SchemaGenerator) -> Schema {
 
 /// A point in time, RFC 3339, kept as text.
 pub(crate) fn time_with_zone(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "string", "maxLength": 64, "pattern": RFC_3339})
+    json_schema!({
+        "type": "string", "maxLength": 64, "pattern": RFC_3339,
+        "x-kubernetes-validations": rules([(
+            "timestamp(self.upperAscii()) < timestamp('9999-12-30T22:00:00Z')",
+            "must be a day that there is, before 9999-12-30",
+        )]),
+    })
 }
 
 /// A length of time as Go writes it, at most 720 hours.
 pub(crate) fn go_duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
-        "type": "string", "maxLength": 64, "pattern": GO_DURATION,
+        "type": "string", "maxLength": GO_DURATION_MAX, "pattern": GO_DURATION,
         "x-kubernetes-validations": rules([("duration(self) <= duration('720h')", "must be at most 720h")]),
     })
 }
@@ -169,7 +175,7 @@ pub(crate) fn go_duration(_: &mut SchemaGenerator) -> Schema {
 /// The same, or nothing where nothing is asked for: the original had such fields required, and strings.
 pub(crate) fn go_duration_or_none(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
-        "type": "string", "maxLength": 64, "pattern": GO_DURATION_OR_NONE,
+        "type": "string", "maxLength": GO_DURATION_MAX, "pattern": GO_DURATION_OR_NONE,
         "x-kubernetes-validations": rules([("self == '' || duration(self) <= duration('720h')", "must be at most 720h")]),
     })
 }

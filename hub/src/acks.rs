@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::compile::{Ref, Released};
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
-const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
+pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
 const RETURN_GRACE: Duration = Duration::from_mins(1);
 /// Routers report every three seconds: one that has not for so long may be cut off, and goes on asking members.
@@ -102,7 +102,7 @@ impl RouterState {
 
     /// Whether callers of `shard` may act on its namespaces by this router: a gateway counts for all shards, any other for
     /// those of which it holds something or is being sent something.
-    fn may_serve(&self, shard: &ShardName) -> bool {
+    pub(crate) fn may_serve(&self, shard: &ShardName) -> bool {
         self.subscription == Subscription::Everything
             || self.offered.contains(shard)
             || self.held.keys().any(|name| name.owner() == Some(shard))
@@ -122,6 +122,8 @@ pub(crate) struct Acks {
     // A lock: sessions write one entry each, readers take one pass.
     routers: RwLock<BTreeMap<String, RouterState>>,
     changed: watch::Sender<u64>,
+    /// Counts changes of how rules of policies stand, which concern statuses alone.
+    rules_changed: watch::Sender<u64>,
     /// Counts the comings and goings of routers.
     came_or_left: watch::Sender<u64>,
     /// The time until which routers may come back that an earlier hub served, and that still act on what they hold.
@@ -145,6 +147,7 @@ impl Default for Acks {
         Self {
             routers: RwLock::default(),
             changed: watch::Sender::new(0),
+            rules_changed: watch::Sender::new(0),
             came_or_left: watch::Sender::new(0),
             returning_until: RwLock::new(Instant::now()),
             readers: RwLock::new(Readers {
@@ -159,6 +162,11 @@ impl Default for Acks {
 impl Acks {
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+
+    /// Wakes when rules open, close, or do something for the first time.
+    pub(crate) fn rule_changes(&self) -> watch::Receiver<u64> {
+        self.rules_changed.subscribe()
     }
 
     pub(crate) fn read<T>(&self, look: impl FnOnce(&BTreeMap<String, RouterState>) -> T) -> T {
@@ -231,17 +239,17 @@ impl Acks {
         }
     }
 
-    /// How rules of policies stand in a router. Figures alone wake nobody.
+    /// How rules of policies stand in a router. It wakes who looks at rules and nobody else; figures alone not even those.
     pub(crate) fn policies_reported(&self, router: &str, epoch: u64, rules: Vec<v1::RuleState>) {
         let mut routers = self.routers.write();
         let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
         let changed = state.is_some_and(|state| {
             let before = std::mem::replace(&mut state.rules, rules.into());
-            !opened(&before).eq(opened(&state.rules))
+            standing(&before) != standing(&state.rules)
         });
         drop(routers);
         if changed {
-            self.wake();
+            self.rules_changed.send_modify(|count| *count += 1);
         }
     }
 
@@ -364,10 +372,13 @@ impl Acks {
     }
 }
 
-/// Rules that refuse all.
-fn opened(rules: &[v1::RuleState]) -> impl Iterator<Item = (&str, &str, &str)> {
-    let opened = rules.iter().filter(|state| state.opened);
-    opened.map(|state| (state.policy.as_str(), state.rule.as_str(), state.caller.as_str()))
+/// Rules that have done anything, and whether they refuse all.
+fn standing(rules: &[v1::RuleState]) -> BTreeSet<(&str, &str, &str, bool)> {
+    let standing = rules.iter().map(|state| {
+        let caller = state.caller.as_str();
+        (state.policy.as_str(), state.rule.as_str(), caller, state.opened)
+    });
+    standing.collect()
 }
 
 #[cfg(test)]

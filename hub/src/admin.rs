@@ -1,4 +1,5 @@
-//! What `/configz` shows: settings, members, policies, shares of limits, routers, the world; no token, key or other secret.
+//! The hub's own pages on the admin server. Here what `/configz` shows: settings, members, policies, shares of limits, routers, the
+//! world; no token, key or other secret. `shards` has those about shards. Caller: `app`.
 
 use std::sync::Arc;
 
@@ -12,6 +13,10 @@ use crate::distribute::Worlds;
 use crate::facts::{Facts, PolicyName, PolicyObject};
 use crate::index::Index;
 use crate::shares::Arbiter;
+
+mod shards;
+
+pub(crate) use shards::Pages;
 
 /// Makes the dump, at each request.
 pub(crate) fn configz(
@@ -66,7 +71,7 @@ fn policies(facts: &Facts, world: Option<&World>) -> Value {
         let reach = world.and_then(|world| world.policies.get(name));
         json!({
             "standing": reach.map(|reach| format!("{:?}", reach.standing)),
-            "callers": reach.map(|reach| reach.callers),
+            "callers": reach.map(|reach| reach.callers.count),
             "generation": object.generation,
             "inForce": object.in_force.as_ref().map(|good| good.generation),
         })

@@ -107,7 +107,13 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
         parts.shares.clone(),
         parts.worlds.subscribe(),
     );
-    admin.serve(tasks, pages.configz(dump));
+    let shards = admin::Pages::new(
+        parts.index.clone(),
+        parts.acks.clone(),
+        parts.worlds.subscribe(),
+        parts.config.settings.clone(),
+    );
+    admin.serve(tasks, pages.configz(dump).extra(shards.routes()));
     let addresses = [("bind", bind), ("webhook", asked_at), ("admin", admin_addr)];
     program::write_addresses(parts.config.addresses_file.as_deref(), addresses)?;
     tracing::info!(%bind, webhook = %asked_at, admin = %admin_addr, "bound");

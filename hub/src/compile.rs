@@ -12,6 +12,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use portolan_crds::ledger::CursorFormat;
 use portolan_crds::{ShardName, ShardingConfigSpec};
+use portolan_wire::subscription::CallerPod;
 use portolan_wire::v1;
 
 use crate::facts::{Facts, PolicyName};
@@ -33,7 +34,7 @@ mod wanted;
 pub(crate) use arbitrate::{Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use ledger::{Ledger, Released};
-pub(crate) use policies::{MAX_IN_NAMESPACE, PolicyReach, SharedLimit, Standing, Supply};
+pub(crate) use policies::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, SharedLimit, Standing, Supply};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use scope::Scope;
 pub(crate) use wanted::{Wanted, WantedMember};
@@ -71,9 +72,11 @@ pub(crate) struct World {
     pub(crate) shards: BTreeMap<ShardName, Verdict>,
     /// The callers of each shard, by the resource names of their views.
     pub(crate) callers: BTreeMap<ShardName, BTreeSet<Ref>>,
+    /// The views of all callers by the names of their Pods, by which routers beside them know them.
+    pub(crate) views: BTreeMap<CallerPod, BTreeSet<Ref>>,
     /// Pods that the selector of a shard matches and that its `serviceAccounts` keeps out, in words.
     pub(crate) not_admitted: BTreeMap<ShardName, BTreeSet<String>>,
-    /// How each policy that there is stands, and how many callers it reaches.
+    /// How each policy that there is stands, and which callers it reaches.
     pub(crate) policies: BTreeMap<PolicyName, PolicyReach>,
     /// Limits in force that routers have together, with the tokens that come to each in a second, in thousandths.
     pub(crate) shared_limits: BTreeMap<SharedLimit, Supply>,
@@ -98,6 +101,26 @@ impl World {
             && self.shared_limits == other.shared_limits
             && self.agent_configs == other.agent_configs
             && self.credentials == other.credentials
+    }
+
+    /// Adds the view of a caller, under its name and that of its Pod.
+    pub(crate) fn add_view(&mut self, name: Ref, body: v1::CallerView) {
+        let pod = CallerPod {
+            cluster: body.home_cluster.clone(),
+            namespace: body.namespace.clone(),
+            pod: body.pod.clone(),
+        };
+        self.views.entry(pod).or_default().insert(name.clone());
+        let compiled = Compiled::new(v1::resource::Body::CallerView(body));
+        self.resources.insert(name, compiled);
+    }
+
+    /// The view of a caller by its name.
+    pub(crate) fn view_of(&self, name: &Ref) -> Option<&v1::CallerView> {
+        match &self.resources.get(name)?.resource.body {
+            Some(v1::resource::Body::CallerView(view)) => Some(view),
+            _ => None,
+        }
     }
 
     /// All that there is for the router of this name, in no order.

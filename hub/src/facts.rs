@@ -21,7 +21,7 @@ use portolan_wire::v1;
 mod policies;
 
 pub(crate) use policies::{
-    FaultsStopped, PolicyInForce, PolicyKind, PolicyName, PolicyObject, PolicySpec, PolicyStatus, Selection,
+    FaultsStopped, PolicyInForce, PolicyKind, PolicyName, PolicyObject, PolicySpec, PolicyStatus, RuleNames, Selection,
 };
 
 /// All facts. Keys of members, agents and pins are names of member clusters, those of routers the routers' names.

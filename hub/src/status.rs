@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use self::events::BreakerEvents;
 use self::object::{Object, Status, write};
 use self::policies::Common;
-use self::rule_events::RuleEvents;
+use self::policy_events::PolicyEvents;
+use self::presence::Presences;
 use crate::acks::{Acks, RouterState};
 use crate::compile::{Standing, World};
 use crate::distribute::Worlds;
@@ -33,10 +34,11 @@ mod leader;
 mod member;
 mod object;
 mod policies;
+mod policy_events;
+mod presence;
 mod reach;
 mod resolved;
 mod router;
-mod rule_events;
 mod shard;
 
 /// Changes come in bursts; one pass for all of them.
@@ -73,11 +75,14 @@ pub(crate) struct StatusWriter {
     written: BTreeMap<Object, Written>,
     writer: Writer<Object>,
     events: BreakerEvents,
-    rule_events: RuleEvents,
+    policy_events: PolicyEvents,
+    started: Instant,
 }
 
 #[derive(Debug)]
 struct Written {
+    /// Of the object: one that is made anew under the same name has nothing written.
+    uid: String,
     status: Status,
     at: Instant,
 }
@@ -87,7 +92,8 @@ impl StatusWriter {
         Self {
             withheld: shares.withheld(),
             events: BreakerEvents::new(client.clone()),
-            rule_events: RuleEvents::new(client.clone()),
+            policy_events: PolicyEvents::new(client.clone()),
+            started: Instant::now(),
             client,
             namespace: namespace.to_owned(),
             index,
@@ -100,10 +106,12 @@ impl StatusWriter {
     /// Runs until cancelled.
     pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
         let (mut facts, mut acks) = (self.index.status_changes(), self.acks.changes());
+        let mut rules = self.acks.rule_changes();
         loop {
             tokio::select! {
                 _ = facts.changed() => {}
                 _ = acks.changed() => {}
+                _ = rules.changed() => {}
                 _ = worlds.changed() => {}
                 Ok(()) = self.withheld.changed() => {}
                 () = tokio::time::sleep(TICK) => {}
@@ -111,6 +119,7 @@ impl StatusWriter {
             tokio::time::sleep(SETTLE).await;
             facts.mark_unchanged();
             acks.mark_unchanged();
+            rules.mark_unchanged();
             worlds.mark_unchanged();
             self.observe(&worlds, &metrics);
             let due = self.due(&worlds);
@@ -145,61 +154,66 @@ impl StatusWriter {
             return Vec::new();
         };
         let routers = &self.acks.read(Clone::clone);
-        let withheld = &self.withheld.borrow().clone();
-        let now = Timestamp::now();
-        let wanted: Vec<_> = self.index.read(|facts| {
-            let world = &*world;
+        let index = self.index.clone();
+        let wanted = index.read(|facts| {
             let sources = Sources {
                 facts,
-                world,
+                world: &world,
                 routers,
-                now,
+                now: Timestamp::now(),
             };
-            let events = &mut self.events;
-            let members = facts.members.iter().map(|(cluster, object)| {
-                events.found(cluster, &object.status.breakers);
-                let wanted = member::status(sources, cluster, object);
-                let observed = Status::Member(Box::new(object.status.clone()));
-                let named = (Object::Member(cluster.clone()), object.uid.clone());
-                (named, Status::Member(Box::new(wanted)), observed)
-            });
-            let shards = facts.shards.iter().filter_map(|(name, object)| {
-                let wanted = shard::status(sources, name, object)?;
-                let observed = Status::Shard(Box::new(object.status.clone()));
-                let named = (Object::Shard(name.clone()), object.uid.clone());
-                Some((named, Status::Shard(Box::new(wanted)), observed))
-            });
-            let all_routers = facts.routers.iter().map(|(name, object)| {
-                let wanted = router::status(sources, name, object);
-                let observed = Status::Router(Box::new(object.status.clone()));
-                let named = (Object::Router(name.clone()), object.uid.clone());
-                (named, Status::Router(Box::new(wanted)), observed)
-            });
-            let common = Common::of(sources, withheld);
-            let rule_events = &mut self.rule_events;
-            let policies = facts.policies.iter().filter_map(|(name, object)| {
-                rule_events.found(name, &object.status);
-                let wanted = policies::status(sources, &common, name, object)?;
-                rule_events.now(name, || common.opened(name));
-                let observed = Status::Policy(Box::new(object.status.clone()));
-                let named = (Object::Policy(name.clone()), object.uid.clone());
-                Some((named, Status::Policy(Box::new(wanted)), observed))
-            });
-            members.chain(shards).chain(all_routers).chain(policies).collect()
+            self.keep(facts);
+            let mut wanted = self.of_members(sources);
+            wanted.extend(of_shards(sources));
+            wanted.extend(of_routers(sources));
+            wanted.extend(self.of_policies(sources));
+            wanted
         });
-        let known: BTreeSet<_> = wanted.iter().map(|((object, _), _, _)| object).collect();
-        self.written.retain(|object, _| known.contains(object));
-        self.events
-            .keep(|cluster| known.contains(&Object::Member(cluster.to_owned())));
-        self.rule_events
-            .keep(|name| known.contains(&Object::Policy(name.clone())));
-        let due = wanted.into_iter().filter(|((object, _), wanted, observed)| {
-            let written = self.written.get(object);
-            let is_early = matches!(object, Object::Policy(_))
+        let due = wanted.into_iter().filter(|wanted| {
+            let written = self.written.get(&wanted.object);
+            let is_early = matches!(wanted.object, Object::Policy(_))
                 && written.is_some_and(|written| written.at.elapsed() < POLICY_PERIOD);
-            !is_early && !self.writer.rests(object) && is_due(written, wanted, observed)
+            !is_early && !self.writer.rests(&wanted.object) && is_due(written, &wanted.status, &wanted.observed)
         });
-        due.map(|((object, uid), wanted, _)| (object, (uid, wanted))).collect()
+        due.map(|wanted| (wanted.object, (wanted.uid, wanted.status))).collect()
+    }
+
+    /// Forgets objects that are gone, and no others: of one that was just edited nothing can be said for a moment.
+    fn keep(&mut self, facts: &Facts) {
+        self.written
+            .retain(|object, written| object.uid(facts) == Some(&written.uid));
+        self.events.keep(|cluster| facts.members.contains_key(cluster));
+        self.policy_events.keep(|name| facts.policies.contains_key(name));
+    }
+
+    fn of_members(&mut self, sources: Sources<'_>) -> Vec<Wanted> {
+        let members = sources.facts.members.iter().map(|(cluster, object)| {
+            self.events.found(cluster, &object.status.breakers);
+            Wanted {
+                object: Object::Member(cluster.clone()),
+                uid: object.uid.clone(),
+                status: Status::Member(Box::new(member::status(sources, cluster, object))),
+                observed: Status::Member(Box::new(object.status.clone())),
+            }
+        });
+        members.collect()
+    }
+
+    fn of_policies(&mut self, sources: Sources<'_>) -> Vec<Wanted> {
+        let withheld = self.withheld.borrow().clone();
+        let common = Common::of(sources, &withheld);
+        let policies = sources.facts.policies.iter().filter_map(|(name, object)| {
+            self.policy_events.found(name, object);
+            let status = policies::status(sources, &common, name, object)?;
+            self.policy_events.now(name, object, &status, &common);
+            Some(Wanted {
+                object: Object::Policy(name.clone()),
+                uid: object.uid.clone(),
+                status: Status::Policy(Box::new(status)),
+                observed: Status::Policy(Box::new(object.status.clone())),
+            })
+        });
+        policies.collect()
     }
 
     async fn write(&mut self, due: Vec<(Object, (String, Status))>, metrics: &Metrics) {
@@ -214,21 +228,53 @@ impl StatusWriter {
                 }
                 _ => None,
             });
-        let routers = &self.acks.read(Clone::clone);
-        let speaks = |router: &str| routers.get(router).is_some_and(|router| router.left.is_none());
-        self.events.tell(members, speaks).await;
-        let policies = written.iter().filter_map(|(object, (uid, _))| match object {
-            Object::Policy(name) => Some((name, uid.as_str())),
+        let enrolled = self.index.read(|facts| facts.routers.keys().cloned().collect());
+        let presences = self
+            .acks
+            .read(|routers| Presences::of(&enrolled, routers, self.started));
+        self.events.tell(members, &presences).await;
+        let policies = written.iter().filter_map(|(object, _)| match object {
+            Object::Policy(name) => Some(name),
             _ => None,
         });
-        self.rule_events.tell(policies, speaks).await;
+        self.policy_events.tell(&policies.collect(), &presences).await;
         let at = Instant::now();
         self.written.extend(
             written
                 .into_iter()
-                .map(|(object, (_, status))| (object, Written { status, at })),
+                .map(|(object, (uid, status))| (object, Written { uid, status, at })),
         );
     }
+}
+
+/// The status that an object ought to have, and the one that it has as far as the watch knows.
+struct Wanted {
+    object: Object,
+    uid: String,
+    status: Status,
+    observed: Status,
+}
+
+fn of_shards(sources: Sources<'_>) -> impl Iterator<Item = Wanted> {
+    sources.facts.shards.iter().filter_map(move |(name, object)| {
+        let status = shard::status(sources, name, object)?;
+        Some(Wanted {
+            object: Object::Shard(name.clone()),
+            uid: object.uid.clone(),
+            status: Status::Shard(Box::new(status)),
+            observed: Status::Shard(Box::new(object.status.clone())),
+        })
+    })
+}
+
+fn of_routers(sources: Sources<'_>) -> impl Iterator<Item = Wanted> {
+    let routers = sources.facts.routers.iter();
+    routers.map(move |(name, object)| Wanted {
+        object: Object::Router(name.clone()),
+        uid: object.uid.clone(),
+        status: Status::Router(Box::new(router::status(sources, name, object))),
+        observed: Status::Router(Box::new(object.status.clone())),
+    })
 }
 
 /// Rules that refuse all, in connected routers.

@@ -20,6 +20,7 @@ pub async fn portolanctl(arguments: &[&str]) -> anyhow::Result<Ended> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok(Ended {
         ok: output.status.success(),
+        code: output.status.code(),
         stdout: text(&output.stdout),
         stderr: text(&output.stderr),
     })

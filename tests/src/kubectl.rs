@@ -19,6 +19,8 @@ pub struct Kubectl {
 pub struct Ended {
     /// Exit code 0.
     pub ok: bool,
+    /// The exit code, unless a signal ended it.
+    pub code: Option<i32>,
     /// What it printed.
     pub stdout: String,
     /// What it complained.
@@ -68,6 +70,7 @@ impl Kubectl {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(Ended {
             ok: output.status.success(),
+            code: output.status.code(),
             stdout: text(&output.stdout),
             stderr: text(&output.stderr),
         })

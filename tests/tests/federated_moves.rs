@@ -1,5 +1,6 @@
 //! What changes under an open watch that is not an object: a namespace changes its member, a member joins the shard, the
-//! labels by which members choose become complete. Clients that began with initial events never list anew for it.
+//! labels by which members choose become complete. Clients that began with initial events never list anew for it. And what
+//! `portolanctl shards` says of a move before it is made, and does.
 //!
 //! Each test has a shard and namespaces of its own; who stops an agent has the fleet for itself.
 #![allow(
@@ -14,6 +15,8 @@ mod labels;
 mod members;
 #[path = "federated_moves/restores.rs"]
 mod restores;
+#[path = "federated_moves/shown.rs"]
+mod shown;
 
 use portolan_testbed::eventually;
 use portolan_tests::door::Door;
@@ -39,6 +42,8 @@ fn manifests() -> String {
         late.replace("name: LATE", "selector: {matchLabels: {crew: late}}"),
         federated("labels", "east", &[("east", &["fb-e"]), ("west", &["fb-w"])]),
         federated("restored", "east", &[("east", &["fr-e"]), ("north", &["fr-n"])]),
+        federated("planned", "east", shown::PLANNED),
+        federated("heir", "east", shown::HEIR),
         federated("boxed", "east", &[("east", &["fk-e"]), ("west", &["fk-w"])]).replace("  clusters:\n", limits),
     ]
     .concat()
@@ -62,6 +67,9 @@ async fn world() -> &'static World {
             "west/fk-w",
             "east/fr-e",
             "north/fr-n",
+            "east/fp-a",
+            "east/fp-b",
+            "west/fp-w",
         ],
         manifests: &manifests,
         ..Plan::default()

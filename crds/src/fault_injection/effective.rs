@@ -3,11 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "schema")]
-use crate::schema::{TIME_OF_DAY, TIME_ZONE};
+use crate::schema::{TIME_OF_DAY, TIME_ZONE, rules};
 
 /// Hours of days. All that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
+    ("!has(self.daysOfMonth) || self.daysOfMonth.size() == 0 || !has(self.months) || self.months.size() == 0 || self.months.exists(m, self.daysOfMonth.exists(d, d <= [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][m - 1]))",
+     "no month of months has such a day: the fault would never be in force"),
+]))))]
 #[serde(rename_all = "camelCase")]
 pub struct EffectiveTime {
     /// From this time of day on, `HH:MM:SS`. Absent: from midnight.

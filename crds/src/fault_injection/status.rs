@@ -25,6 +25,13 @@ pub struct FaultInjectionStatus {
     /// The spec that is in force, as far as it says whom it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<SpecInForce>,
+    /// The first of them, as `<cluster>/<namespace>/<Pod>`, in the order of these names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
+    pub caller_names: Vec<String>,
+    /// Number of those that are not named. Absent: all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callers_not_named: Option<i64>,
     /// Callers that it reaches and how often its faults were injected; bounded. In the words of a CircuitBreaker's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]

@@ -11,12 +11,18 @@ pub struct TimeError(pub String);
 /// Longest text that is one, to the nanosecond and with an offset.
 const LONGEST: usize = "2026-01-02T15:04:05.123456789+01:00".len();
 
+/// 0001-01-01T00:00:00Z: before it there is none for an API server's rules.
+const FIRST: Timestamp = Timestamp::constant(-62_135_596_800, 0);
+/// 9999-12-30T22:00:00Z: after it there is none for jiff, which has room for all offsets.
+const LAST: Timestamp = Timestamp::constant(253_402_207_200, 0);
+
 /// Reads `spec.until`.
 pub fn parse_until(text: &str) -> Result<Timestamp, TimeError> {
     let refuse = || TimeError(text.to_owned());
     // jiff also reads what has no seconds, a space for the T, or the name of a zone.
     let shaped = text.len() <= LONGEST && has_shape(text.as_bytes());
-    shaped.then(|| text.parse().ok()).flatten().ok_or_else(refuse)
+    let read = shaped.then(|| text.parse::<Timestamp>().ok()).flatten();
+    read.filter(|read| (FIRST..LAST).contains(read)).ok_or_else(refuse)
 }
 
 fn has_shape(text: &[u8]) -> bool {
@@ -42,7 +48,12 @@ fn has_shape(text: &[u8]) -> bool {
         }
         rest => rest,
     };
-    fits(head, b"0000-00-00T00:00:00") && (rest.eq_ignore_ascii_case(b"Z") || fits(rest, b"+00:00"))
+    // jiff reads a leap second, and offsets of more than a day.
+    let below = |text: &[u8], most: &[u8]| text < most;
+    let is_offset = |rest: &[u8]| fits(rest, b"+00:00") && below(&rest[1..3], b"24") && below(&rest[4..], b"60");
+    fits(head, b"0000-00-00T00:00:00")
+        && below(&head[17..], b"60")
+        && (rest.eq_ignore_ascii_case(b"Z") || is_offset(rest))
 }
 
 #[cfg(test)]
@@ -57,6 +68,7 @@ mod tests {
             ("1970-01-01T01:00:01+01:00", 1),
             ("1969-12-31T23:30:01.5-00:30", 1),
             ("1970-01-01T00:00:01.123456789Z", 1),
+            ("1970-01-01T23:59:01+23:59", 1),
         ] {
             assert_eq!(parse_until(text).map(Timestamp::as_second), Ok(second), "{text}");
         }
@@ -74,6 +86,11 @@ mod tests {
             "2026-01-02T15:04:05+01:00[Europe/Berlin]",
             "2026-01-02T15:04:05.1234567890Z",
             "+002026-01-02T15:04:05Z",
+            "2026-01-02T15:04:60Z",
+            "2026-01-02T15:04:05+24:00",
+            "2026-01-02T15:04:05+01:60",
+            "0000-12-31T23:59:59Z",
+            "9999-12-31T00:00:00Z",
             "2026-01-02T15:04:05Ä",
         ] {
             assert_eq!(parse_until(text), Err(TimeError(text.to_owned())), "{text}");

@@ -133,6 +133,10 @@ fn what_was_changed_by_hand_is_noticed() {
         uid: "u".to_owned(),
         generation: 2,
         spec: serde_json::json!({"unknown": ["field"]}),
+        before: Some(EarlierSpec {
+            generation: 1,
+            spec: serde_json::json!({"unknown": ["another"]}),
+        }),
     };
     let record = record(Content::Spec(spec));
     let (name, good) = (record.object_name(), record.encode());
@@ -171,6 +175,7 @@ fn a_record_that_is_listed_and_missing_or_not_understood_is_named() {
             uid: "u".to_owned(),
             generation: 2,
             spec,
+            before: None,
         })
     };
     let root = Root {

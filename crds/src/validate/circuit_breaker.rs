@@ -4,8 +4,8 @@ use super::policies::{ANY_TIME, ResourceRules, RuleNames, SOME_TIME, check_calle
 use super::thresholds::Thresholds;
 use super::{Problem, Problems};
 use crate::circuit_breaker::{
-    BREAKERS_MAX, Bucket, CallerBreaker, CircuitBreakerSpec, RATE_LIMITINGS_MAX, RateLimiting, RecoverType,
-    TriggerPolicy,
+    BREAKERS_MAX, Bucket, CallerBreaker, CircuitBreakerSpec, PROPERTIES_MAX, PROPERTY_MAX, RATE_LIMITINGS_MAX,
+    RateLimiting, RecoverType, TriggerPolicy,
 };
 use crate::names::{TOKENS_MAX, VERBS};
 
@@ -68,6 +68,13 @@ fn check_limit(problems: &mut Problems, field: &str, limit: &RateLimiting) {
         let message =
             "traffic to other servers is not served yet: remove the rules, or keep them in an object of their own";
         problems.not_implemented(format!("{field}.restRules"), message);
+    }
+    problems.at_most(&format!("{field}.properties"), limit.properties.len(), PROPERTIES_MAX);
+    for (key, value) in &limit.properties {
+        if value.chars().count() > PROPERTY_MAX {
+            let message = format!("has more than {PROPERTY_MAX} characters, and nobody reads it: shorten it");
+            problems.invalid(format!("{field}.properties[{key}]"), message);
+        }
     }
     check_bucket(problems, field, limit);
     check_cost(problems, field, limit);

@@ -8,7 +8,7 @@ use super::{Problem, Problems};
 use crate::circuit_breaker::ResourceRule;
 use crate::fault_injection::{
     Abort, CallerMatch, Delay, EffectiveTime, FAULTS_MAX, FaultInjectionSpec, HttpFault, HttpMatch, MATCHES_MAX, Match,
-    Percent, REGEXES_TOTAL_MAX, Schedule, TextMatch, WatchAction, WatchFault, WatchPart, parse_until,
+    Percent, REGEXES_TOTAL_MAX, Schedule, TextMatch, UNNAMED, WatchAction, WatchFault, WatchPart, parse_until,
 };
 use crate::names::{WILDCARD, is_dns_label, is_dns_subdomain};
 
@@ -50,17 +50,17 @@ pub fn validate_fault_injection(spec: &FaultInjectionSpec) -> Vec<Problem> {
     if let Some(Err(error)) = spec.until.as_deref().map(parse_until) {
         problems.invalid("spec.until", error);
     }
-    let (mut names, mut parts) = (RuleNames::default(), Parts::default());
+    let (mut names, mut parts) = (FaultNames::of(spec), Parts::default());
     problems.at_most("spec.httpFault", spec.http_fault.len(), FAULTS_MAX);
     for (index, fault) in spec.http_fault.iter().enumerate() {
         let field = format!("spec.httpFault[{index}]");
-        names.check(&mut problems, &field, &fault.name_at(index));
+        names.check(&mut problems, &field, &fault.name, &fault.name_at(index));
         check_http_fault(&mut problems, &mut parts, &field, fault);
     }
     problems.at_most("spec.watchFault", spec.watch_fault.len(), FAULTS_MAX);
     for (index, fault) in spec.watch_fault.iter().enumerate() {
         let field = format!("spec.watchFault[{index}]");
-        names.check(&mut problems, &field, &fault.name);
+        names.check(&mut problems, &field, &fault.name, &fault.name);
         check_watch_fault(&mut problems, &mut parts, &field, fault);
     }
     parts.rules.check_total(&mut problems);
@@ -72,6 +72,33 @@ pub fn validate_fault_injection(spec: &FaultInjectionSpec) -> Vec<Problem> {
         problems.invalid("spec", message);
     }
     problems.0
+}
+
+/// Names of faults. Those that have none are known by their place, and no other may have such a name beside them: with the next
+/// fault that is put before them it would be somebody else's.
+struct FaultNames {
+    names: RuleNames,
+    some_have_none: bool,
+}
+
+impl FaultNames {
+    fn of(spec: &FaultInjectionSpec) -> Self {
+        Self {
+            names: RuleNames::default(),
+            some_have_none: spec.http_fault.iter().any(|fault| fault.name.is_empty()),
+        }
+    }
+
+    /// `given`: the name as it is written. `name`: by which the fault is known.
+    fn check(&mut self, problems: &mut Problems, fault: &str, given: &str, name: &str) {
+        if self.some_have_none && given.starts_with(UNNAMED) {
+            let message = format!(
+                "names that begin with {UNNAMED} are of faults that have none: give each of httpFault a name, or this one another"
+            );
+            return problems.invalid(format!("{fault}.name"), message);
+        }
+        self.names.check(problems, fault, name);
+    }
 }
 
 /// What is counted over all faults.
@@ -240,7 +267,8 @@ fn check_text(problems: &mut Problems, parts: &mut Parts, field: &str, text: &Te
 
 fn check_head(problems: &mut Problems, field: &str, head: &HttpMatch) {
     let method = head.method.as_deref().unwrap_or_default();
-    let capitals = |method: &str| method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+    let capitals =
+        |method: &str| !method.starts_with('-') && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
     if method.len() > METHOD_MAX || (method != WILDCARD && !capitals(method)) {
         let message = format!("{method:?} is no method: write it in capitals, such as \"GET\", or \"*\" for any");
         problems.invalid(format!("{field}.method"), message);

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use super::selectors::check_selector;
 use super::{Problems, Reason};
 use crate::circuit_breaker::{RESOURCE_RULES_MAX, RESOURCE_RULES_TOTAL_MAX, RULE_WORDS_MAX, ResourceRule};
-use crate::duration::{format_duration, parse_go_duration};
+use crate::duration::{GO_DURATION_MAX, format_duration, parse_go_duration};
 use crate::names::{RULE_NAME_MAX, VERBS, WILDCARD, is_dns_label, is_dns_subdomain};
 
 /// Most member clusters that a list of them names.
@@ -172,6 +172,13 @@ fn check_cluster(cluster: &str) -> Result<(), String> {
 
 /// A length of time that must be in `range`.
 pub(super) fn check_time(problems: &mut Problems, field: &str, text: &str, range: RangeInclusive<StdDuration>) {
+    if text.chars().count() > GO_DURATION_MAX {
+        problems.invalid(
+            field,
+            format!("has more than {GO_DURATION_MAX} characters: write it shorter"),
+        );
+        return;
+    }
     match parse_go_duration(text) {
         Ok(time) if range.contains(&time) => {}
         Ok(time) if time < *range.start() => {

@@ -1,17 +1,25 @@
 //! Label selectors and limits: what both a spec's own fields and `root` contain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::Problems;
 use crate::names::{WILDCARD, is_dns_label, is_dns_subdomain};
-use crate::selector::Selector;
+use crate::selector::{REQUIREMENTS_MAX, Selector, VALUES_MAX};
 use crate::sharding::{ObjectLimiter, ResourceGroup};
 
 /// Checks a selector part by part, so that each problem names its own field.
 pub(super) fn check_selector(problems: &mut Problems, field: &str, selector: &LabelSelector) {
     let found = problems.0.len();
+    let labels = selector.match_labels.as_ref().map_or(0, BTreeMap::len);
+    problems.at_most(&format!("{field}.matchLabels"), labels, REQUIREMENTS_MAX);
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    problems.at_most(
+        &format!("{field}.matchExpressions"),
+        expressions.len(),
+        REQUIREMENTS_MAX,
+    );
     for (key, value) in selector.match_labels.iter().flatten() {
         let one = LabelSelector {
             match_labels: Some([(key.clone(), value.clone())].into()),
@@ -21,7 +29,9 @@ pub(super) fn check_selector(problems: &mut Problems, field: &str, selector: &La
             problems.invalid(format!("{field}.matchLabels[{key}]"), error);
         }
     }
-    for (index, expression) in selector.match_expressions.iter().flatten().enumerate() {
+    for (index, expression) in expressions.iter().enumerate() {
+        let values = expression.values.as_ref().map_or(0, Vec::len);
+        problems.at_most(&format!("{field}.matchExpressions[{index}].values"), values, VALUES_MAX);
         let one = LabelSelector {
             match_expressions: Some(vec![expression.clone()]),
             match_labels: None,

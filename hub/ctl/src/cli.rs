@@ -17,6 +17,7 @@ mod ca;
 mod faults;
 mod policies;
 mod router;
+mod shards;
 
 pub(crate) use self::apply::{ApplyArgs, DryRun};
 pub(crate) use self::breaker::{BreakerCommand, BreakersArgs, CloseArgs, Closed, HeldArgs, HoldArgs, RuleName};
@@ -24,6 +25,9 @@ pub(crate) use self::ca::{CaCommand, RotateArgs, StepArgs};
 pub(crate) use self::faults::{FaultsArgs, FaultsCommand};
 pub(crate) use self::policies::{PoliciesCommand, PolicyName, StatusArgs, TryArgs};
 pub(crate) use self::router::{ForgetArgs, RouterCommand};
+pub(crate) use self::shards::{
+    DiffArgs, EditArgs, HubAdminArgs, MoveArgs, PlanArgs, RollbackArgs, ShardsCommand, ShardsStatusArgs, WhoArgs,
+};
 
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
 ///
@@ -51,6 +55,12 @@ pub(crate) enum Command {
     RouterToken(RouterTokenArgs),
     /// Show members, shards, callers, routers, policies, or kinds that not all members serve
     Get(GetArgs),
+    /// Show whose namespaces are and what an edit would move; move one, or roll a shard back
+    #[command(visible_alias = "shard")]
+    Shards {
+        #[command(subcommand)]
+        command: ShardsCommand,
+    },
     /// Forget a router that is gone or was stolen
     Router {
         #[command(subcommand)]

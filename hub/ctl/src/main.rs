@@ -36,29 +36,47 @@ mod person;
 mod policies;
 mod router;
 mod sentence;
+mod shards;
 mod strict;
 mod table;
 mod watch_state;
 mod whoami;
+
+use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::cli::{CaCommand, Cli, Command, DevCommand, RouterCommand};
 use crate::dev::request::Request;
 
+/// Exit code of what compares and could not, as of `kubectl diff`: 1 says that there is a difference.
+const NOT_COMPARED: u8 = 2;
+
 #[tokio::main]
-async fn main() -> std::process::ExitCode {
+async fn main() -> ExitCode {
     portolan_runtime::tls::install_crypto_provider();
-    match run(Cli::parse().command).await {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+    let command = Cli::parse().command;
+    let failure = match &command {
+        Command::Shards { command } if command.compares() => ExitCode::from(NOT_COMPARED),
+        _ => ExitCode::FAILURE,
+    };
+    match run(command).await {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("portolanctl: {}", sentence::of(&error));
-            std::process::ExitCode::FAILURE
+            failure
         }
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<()> {
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    if let Command::Shards { command } = &command {
+        return shards::run(command).await;
+    }
+    dispatch(command).await.map(|()| ExitCode::SUCCESS)
+}
+
+async fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Install(args) => install::run(&args).await,
         Command::Join(args) => join::run(&args).await,
@@ -70,6 +88,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Router { command } => match command {
             RouterCommand::Forget(args) => forget::run(&args).await,
         },
+        Command::Shards { command } => shards::run(&command).await.map(drop),
         Command::Breakers(args) => breakers::run(&args).await,
         Command::Breaker { command } => breaker::run(&command).await,
         Command::Policies { command } => policies::run(&command).await,

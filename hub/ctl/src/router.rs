@@ -1,8 +1,6 @@
 //! Asks the admin server of a router, and reads what it answers. Called by `explain`, `watch_state`,
 //! `kinds` and `policies`.
 
-use anyhow::{Context as _, bail};
-use bytes::Bytes;
 use portolan_crds::GroupResource;
 use serde_json::Value;
 
@@ -10,18 +8,17 @@ use crate::admin;
 use crate::cli::RouterArgs;
 use crate::dev::fleet::Fleet;
 
+/// In messages.
+const PROGRAM: &str = "the router";
+
 /// A page of a router, as JSON.
 pub(crate) async fn ask(router: &RouterArgs, path_and_query: &str) -> anyhow::Result<Value> {
-    let address = address(router)?;
-    let answer = admin::get(&address, path_and_query).await;
-    read(answer.with_context(|| cannot_ask(&address))?)
+    admin::ask(PROGRAM, &address(router)?, path_and_query).await
 }
 
 /// What a router makes of JSON that is sent to one of its pages.
 pub(crate) async fn send(router: &RouterArgs, path: &str, question: &Value) -> anyhow::Result<Value> {
-    let address = address(router)?;
-    let answer = admin::post(&address, path, question.to_string().into_bytes()).await;
-    read(answer.with_context(|| cannot_ask(&address))?)
+    admin::send(PROGRAM, &address(router)?, path, question).await
 }
 
 fn address(router: &RouterArgs) -> anyhow::Result<String> {
@@ -29,22 +26,6 @@ fn address(router: &RouterArgs) -> anyhow::Result<String> {
         Some(dir) => Fleet::read(dir)?.router_admin,
         None => router.router_admin.clone(),
     })
-}
-
-fn cannot_ask(address: &str) -> String {
-    format!("cannot ask the router's admin port at {address}")
-}
-
-fn read((code, body): (u16, Bytes)) -> anyhow::Result<Value> {
-    let answer: Value = serde_json::from_slice(&body)
-        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).trim().to_owned()));
-    if code != 200 {
-        bail!(
-            "the router answered {code}: {}",
-            answer["error"].as_str().or(answer.as_str()).unwrap_or("no reason")
-        );
-    }
-    Ok(answer)
 }
 
 /// A text of an answer; empty if there is none.

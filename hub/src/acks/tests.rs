@@ -176,3 +176,28 @@ async fn a_ledger_that_was_set_back_is_noticed() {
     });
     assert!(!acks.have_seen_beyond("one", 7), "a router of one shard says so");
 }
+
+#[tokio::test]
+async fn how_rules_stand_wakes_who_looks_at_rules_and_nobody_else() {
+    let acks = Acks::default();
+    acks.connected("r", RouterState::new(1, BTreeMap::new()));
+    let (mut others, mut rules) = (acks.changes(), acks.rule_changes());
+    let mut said = |epoch, of: &[(&str, bool, u64)]| {
+        rules.mark_unchanged();
+        others.mark_unchanged();
+        let states = of.iter().map(|(rule, opened, last_minute)| v1::RuleState {
+            rule: (*rule).to_owned(),
+            opened: *opened,
+            last_minute: *last_minute,
+            ..v1::RuleState::default()
+        });
+        acks.policies_reported("r", epoch, states.collect());
+        assert!(!others.has_changed().unwrap(), "nothing that is granted depends on it");
+        rules.has_changed().unwrap()
+    };
+    assert!(said(1, &[("a", false, 1)]), "it did something for the first time");
+    assert!(said(1, &[("a", true, 1), ("b", false, 1)]));
+    assert!(!said(1, &[("b", false, 9), ("a", true, 2)]), "figures, and their order");
+    assert!(!said(2, &[]), "another stream's");
+    assert!(said(1, &[]));
+}

@@ -7,7 +7,7 @@ use portolan_wire::v1;
 
 use super::policies::Holders;
 use super::wanted::allows;
-use super::{Accepted, Compiled, Ref, World};
+use super::{Accepted, Ref, World};
 use crate::facts::{Facts, MemberObject};
 
 /// Pods in these phases run nothing any more.
@@ -102,8 +102,7 @@ fn add_view(
     for name in shards {
         world.callers.entry(name).or_default().insert(view.clone());
     }
-    let compiled = Compiled::new(v1::resource::Body::CallerView(body));
-    world.resources.insert(view, compiled);
+    world.add_view(view, body);
 }
 
 /// Shards in force whose selector matches the Pod, in the namespace of the same name, in their caller clusters.

@@ -5,6 +5,7 @@
 //! are alike in the labels that these policies ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,11 +16,16 @@ use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 use super::{Compiled, Ref, World};
-use crate::facts::{Facts, PolicyKind, PolicyName, PolicyObject, PolicySpec, Selection};
+use crate::facts::{Facts, PolicyKind, PolicyName, PolicyObject, PolicySpec, RuleNames, Selection};
 
 /// Policies of one namespace that are in force, the oldest first: their names are in the view of every caller there, and
 /// whoever may make objects in a namespace must not be able to fill the hub's and the routers' memory by them.
 pub(crate) const MAX_IN_NAMESPACE: usize = 1_000;
+/// Policies that hold one caller, the oldest first: their names, of some hundred bytes each, are in the views of as many callers
+/// as the namespace has Pods.
+pub(crate) const MAX_OF_CALLER: usize = 200;
+/// Callers whose names are told of one policy: more nobody reads, and its status is an object of etcd.
+pub(crate) const MAX_NAMED: usize = 50;
 
 /// Why a policy holds or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,33 +81,65 @@ pub(crate) struct PolicyReach {
     /// Of the object, whose spec may be a bad one.
     pub(crate) generation: i64,
     pub(crate) standing: Standing,
+    /// Names of the rules of its spec in force; `None` while none is known, and routers may have one.
+    pub(crate) rules: Option<Arc<RuleNames>>,
     /// Callers that it selects, whether or not it is in force.
-    pub(crate) callers: usize,
+    pub(crate) callers: Reached,
+}
+
+/// Callers that a policy selects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    pub(crate) count: usize,
+    /// Of them those that it does not hold, as older policies do that are as many as may.
+    pub(crate) spared: usize,
+    /// The first [`MAX_NAMED`], as `<cluster>/<namespace>/<Pod>`, in the order of these names.
+    pub(crate) first: BTreeSet<Arc<str>>,
+}
+
+impl Reached {
+    /// One more, whose turn may be anywhere.
+    fn add(&mut self, name: &Arc<str>) {
+        self.count += 1;
+        let is_among = self.first.len() < MAX_NAMED || self.first.last().is_some_and(|last| name < last);
+        if is_among && self.first.insert(name.clone()) && self.first.len() > MAX_NAMED {
+            self.first.pop_last();
+        }
+    }
 }
 
 /// Adds a resource for each policy in force, and returns which policies may hold callers.
 pub(super) fn render<'a>(world: &mut World, facts: &'a Facts, now: Timestamp) -> Holders<'a> {
-    let excess = excess(facts);
+    let policies = facts.policies.iter();
+    let standings = policies.map(|(name, object)| (name, standing(name, object, facts, now)));
+    let mut standings: BTreeMap<_, _> = standings.collect();
+    for name in excess(facts, &standings) {
+        standings.insert(name, Standing::Excess);
+    }
     let mut holders = Holders::default();
     for (name, object) in &facts.policies {
-        let standing = if excess.contains(name) {
-            Standing::Excess
-        } else {
-            standing(name, object, facts, now)
-        };
+        let standing = standings[name];
         if let (Standing::InForce, Some(policy)) = (standing, policy(name, object)) {
             let compiled = Compiled::new(Body::Policy(policy));
             world.resources.insert(Ref::Policy(name.clone()), compiled);
             world.shared_limits.extend(shared_limits(name, object));
         }
         if let Some(selection) = &object.selection {
-            holders.add(name, selection, standing.is_told());
+            let holder = Holder {
+                name,
+                created: object.created,
+                selection,
+                is_told: standing.is_told(),
+                text: name.to_string(),
+            };
+            holders.add(holder);
         }
         let reach = PolicyReach {
             uid: object.uid.clone(),
             generation: object.generation,
             standing,
-            callers: 0,
+            rules: object.in_force.as_ref().map(|good| good.rules.clone()),
+            callers: Reached::default(),
         };
         world.policies.insert(name.clone(), reach);
     }
@@ -129,10 +167,11 @@ fn standing(name: &PolicyName, object: &PolicyObject, facts: &Facts, now: Timest
     }
 }
 
-/// The youngest of namespaces that have too many.
-fn excess(facts: &Facts) -> BTreeSet<&PolicyName> {
+/// The youngest of namespaces that have too many: what is switched off takes nobody's place.
+fn excess<'a>(facts: &'a Facts, standings: &BTreeMap<&'a PolicyName, Standing>) -> BTreeSet<&'a PolicyName> {
     let mut in_namespace = BTreeMap::<&str, Vec<(Timestamp, &PolicyName)>>::new();
-    for (name, object) in &facts.policies {
+    let told = facts.policies.iter().filter(|(name, _)| standings[name].is_told());
+    for (name, object) in told {
         let policies = in_namespace.entry(&name.namespace).or_default();
         policies.push((object.created, name));
     }
@@ -211,12 +250,21 @@ struct Namespace<'a> {
     policies: Vec<Holder<'a>>,
     /// Labels that some selector asks for: callers that differ in others alone are held by the same.
     keys: BTreeSet<&'a str>,
-    alike: BTreeMap<Alike<'a>, Vec<usize>>,
+    alike: BTreeMap<Alike<'a>, Vec<Selecting>>,
+}
+
+/// A policy that selects a caller, by its place.
+#[derive(Debug)]
+struct Selecting {
+    index: usize,
+    /// It is not among the oldest that may hold the caller.
+    is_spared: bool,
 }
 
 #[derive(Debug)]
 struct Holder<'a> {
     name: &'a PolicyName,
+    created: Timestamp,
     selection: &'a Selection,
     is_told: bool,
     /// Written once.
@@ -232,16 +280,11 @@ struct Alike<'a> {
 
 impl<'a> Holders<'a> {
     /// In the order of names.
-    fn add(&mut self, name: &'a PolicyName, selection: &'a Selection, is_told: bool) {
-        let namespace = self.0.entry(&name.namespace).or_default();
-        let requirements = selection.selector.iter().flat_map(Selector::requirements);
+    fn add(&mut self, holder: Holder<'a>) {
+        let namespace = self.0.entry(&holder.name.namespace).or_default();
+        let requirements = holder.selection.selector.iter().flat_map(Selector::requirements);
         namespace.keys.extend(requirements.map(Requirement::key));
-        namespace.policies.push(Holder {
-            name,
-            selection,
-            is_told,
-            text: name.to_string(),
-        });
+        namespace.policies.push(holder);
     }
 
     /// Names of the policies that hold the caller, in order. Each that selects it counts one more.
@@ -254,13 +297,16 @@ impl<'a> Holders<'a> {
         let Some(namespace) = self.0.get_mut(caller.namespace.as_str()) else {
             return Vec::new();
         };
+        let own: Arc<str> = format!("{cluster}/{}/{}", caller.namespace, caller.pod).into();
         let mut names = Vec::new();
-        for index in namespace.selecting(cluster, caller).to_vec() {
-            let holder = &namespace.policies[index];
+        let (policies, selecting) = namespace.selecting(cluster, caller);
+        for Selecting { index, is_spared } in selecting {
+            let holder = &policies[*index];
             if let Some(reach) = reach.get_mut(holder.name) {
-                reach.callers += 1;
+                reach.callers.add(&own);
+                reach.callers.spared += usize::from(*is_spared);
             }
-            if holder.is_told {
+            if holder.is_told && !is_spared {
                 names.push(holder.text.clone());
             }
         }
@@ -268,9 +314,9 @@ impl<'a> Holders<'a> {
     }
 }
 
-impl Namespace<'_> {
-    /// Policies that select the caller, by their place.
-    fn selecting(&mut self, cluster: &str, caller: &v1::CallerFact) -> &[usize] {
+impl<'a> Namespace<'a> {
+    /// Its policies, and which of them select the caller.
+    fn selecting(&mut self, cluster: &str, caller: &v1::CallerFact) -> (&[Holder<'a>], &[Selecting]) {
         let labels = self
             .keys
             .iter()
@@ -280,7 +326,7 @@ impl Namespace<'_> {
             labels: labels.collect(),
         };
         let policies = &self.policies;
-        self.alike.entry(alike).or_insert_with_key(|alike| {
+        let selecting = self.alike.entry(alike).or_insert_with_key(|alike| {
             let labels = alike.labels.iter();
             let labels: BTreeMap<_, _> = labels.map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
             let selects = |holder: &Holder<'_>| {
@@ -288,9 +334,22 @@ impl Namespace<'_> {
                 holder.selection.is_of(cluster) && selector.is_some_and(|selector| selector.matches(&labels))
             };
             let all = policies.iter().enumerate();
-            all.filter(|(_, holder)| selects(holder))
-                .map(|(index, _)| index)
-                .collect()
-        })
+            let selecting = all.filter(|(_, holder)| selects(holder)).map(|(index, _)| index);
+            oldest(policies, selecting.collect())
+        });
+        (policies, selecting)
     }
+}
+
+/// Which of those that select a caller hold it: the oldest, if there are too many.
+fn oldest(policies: &[Holder<'_>], selecting: Vec<usize>) -> Vec<Selecting> {
+    let told = selecting.iter().copied().filter(|index| policies[*index].is_told);
+    let mut by_age: Vec<_> = told.collect();
+    by_age.sort_by_key(|index| (policies[*index].created, *index));
+    let spared: BTreeSet<_> = by_age.into_iter().skip(MAX_OF_CALLER).collect();
+    let selecting = selecting.into_iter().map(|index| Selecting {
+        index,
+        is_spared: spared.contains(&index),
+    });
+    selecting.collect()
 }

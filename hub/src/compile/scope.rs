@@ -8,7 +8,7 @@ use portolan_wire::v1;
 use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
 
-use super::{Compiled, Ref, World};
+use super::{Ref, World};
 use crate::facts::PolicyName;
 
 /// A router's part of one world.
@@ -54,6 +54,22 @@ impl Scope {
         }
     }
 
+    /// Names of the views that the router may be told of.
+    pub(crate) fn views<'a>(&'a self, world: &'a World) -> Box<dyn Iterator<Item = &'a Ref> + 'a> {
+        match self {
+            Self::Everything => Box::new(world.views.values().flatten()),
+            Self::Part(part) => Box::new(part.views.iter()),
+        }
+    }
+
+    /// The policies that the router may be told of, where these are not all.
+    pub(crate) fn policies(&self) -> Option<&BTreeSet<PolicyName>> {
+        match self {
+            Self::Everything => None,
+            Self::Part(part) => Some(&part.policies),
+        }
+    }
+
     /// Whether it cannot be said yet that the router may not see what it does not see.
     pub(crate) fn is_uncertain(&self, name: &Ref) -> bool {
         let Self::Part(part) = self else { return false };
@@ -95,16 +111,11 @@ impl Part {
             clusters: BTreeSet::from([pod.cluster.clone()]),
             ..Self::default()
         };
-        for (name, compiled) in views_in(&pod.cluster, world) {
-            let Some(Body::CallerView(view)) = &compiled.resource.body else {
-                continue;
-            };
-            if view.namespace != pod.namespace || view.pod != pod.pod {
-                continue;
-            }
+        for name in world.views.get(pod).into_iter().flatten() {
             part.views.insert(name.clone());
             // In several shards it is served by none.
-            if let [shard] = view.shards.as_slice()
+            let shards = world.view_of(name).map(|view| view.shards.as_slice());
+            if let Some([shard]) = shards
                 && let Ok(shard) = shard.parse()
             {
                 part.add_shard(&shard, world);
@@ -118,11 +129,8 @@ impl Part {
     /// The policies that hold its callers.
     fn add_policies(&mut self, world: &World) {
         for view in &self.views {
-            let compiled = world.resources.get(view);
-            if let Some(Body::CallerView(view)) = compiled.and_then(|compiled| compiled.resource.body.as_ref()) {
-                self.policies
-                    .extend(view.policies.iter().filter_map(|name| name.parse().ok()));
-            }
+            let policies = world.view_of(view).into_iter().flat_map(|view| &view.policies);
+            self.policies.extend(policies.filter_map(|name| name.parse().ok()));
         }
         let mut clusters = self.clusters.iter();
         self.uncertain_callers = clusters.any(|cluster| world.is_unknown(ResourceKind::CallerView, cluster));
@@ -141,14 +149,4 @@ impl Part {
             .filter(|cluster| !cluster.is_empty());
         self.clusters.extend(named.cloned());
     }
-}
-
-/// Views of callers that run in `cluster`.
-fn views_in<'a>(cluster: &'a str, world: &'a World) -> impl Iterator<Item = (&'a Ref, &'a Compiled)> {
-    let first = Ref::View {
-        home: cluster.to_owned(),
-        pod_uid: String::new(),
-    };
-    let views = world.resources.range(first..);
-    views.take_while(move |(name, _)| matches!(name, Ref::View { home, .. } if home == cluster))
 }

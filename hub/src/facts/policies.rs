@@ -1,5 +1,6 @@
 //! Traffic policies as facts: CircuitBreakers and FaultInjections, and the switch that stops all faults.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -76,6 +77,16 @@ pub(crate) struct PolicyInForce {
     pub(crate) spec: PolicySpec,
     /// The spec as routers are sent it.
     pub(crate) json: String,
+    pub(crate) rules: Arc<RuleNames>,
+}
+
+/// What the rules of a spec are called, in what routers report.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuleNames {
+    /// Of limits and of faults.
+    rules: BTreeSet<String>,
+    /// Of breakers, each of which is one for every cluster that it names; if it names none, for all.
+    breakers: BTreeMap<String, BTreeSet<String>>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -170,6 +181,62 @@ impl FromStr for PolicyName {
         let (namespace, name) = rest.split_once('/').ok_or(())?;
         let kind = PolicyKind::ALL.into_iter().find(|one| one.name() == kind).ok_or(())?;
         Self::new(kind, namespace, name).ok_or(())
+    }
+}
+
+impl PolicyInForce {
+    /// `None` if it cannot be sent.
+    pub(crate) fn new(generation: i64, spec: PolicySpec) -> Option<Self> {
+        let json = match &spec {
+            PolicySpec::Breaker(spec) => serde_json::to_string(spec),
+            PolicySpec::Fault(spec) => serde_json::to_string(spec),
+        };
+        Some(Self {
+            generation,
+            json: json.ok()?,
+            rules: Arc::new(RuleNames::of(&spec)),
+            spec,
+        })
+    }
+}
+
+impl RuleNames {
+    fn of(spec: &PolicySpec) -> Self {
+        match spec {
+            PolicySpec::Breaker(spec) => {
+                let breakers = spec.breakers.iter();
+                let breakers = breakers.map(|rule| (rule.name.clone(), rule.clusters.iter().cloned().collect()));
+                Self {
+                    rules: spec.rate_limitings.iter().map(|rule| rule.name.clone()).collect(),
+                    breakers: breakers.collect(),
+                }
+            }
+            PolicySpec::Fault(spec) => {
+                let requests = spec.http_fault.iter().enumerate();
+                let requests = requests.map(|(index, fault)| fault.name_at(index).into_owned());
+                let watches = spec.watch_fault.iter().map(|fault| fault.name.clone());
+                Self {
+                    rules: requests.chain(watches).collect(),
+                    breakers: BTreeMap::new(),
+                }
+            }
+        }
+    }
+
+    /// Whether a limit or a fault has this name.
+    pub(crate) fn has_rule(&self, name: &str) -> bool {
+        self.rules.contains(name)
+    }
+
+    /// Whether a breaker of this name is one for `cluster` too.
+    pub(crate) fn has_breaker(&self, name: &str, cluster: &str) -> bool {
+        let clusters = self.breakers.get(name);
+        clusters.is_some_and(|clusters| clusters.is_empty() || clusters.contains(cluster))
+    }
+
+    /// Whether there is such a breaker.
+    pub(crate) fn breaks(&self, name: &str) -> bool {
+        self.breakers.contains_key(name)
     }
 }
 

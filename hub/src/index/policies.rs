@@ -186,7 +186,8 @@ fn judge(kind: PolicyKind, object: &DynamicObject, generation: i64, before: Opti
         Ok((spec, problems)) => (Some(spec).filter(|_| problems.is_empty()), problems),
         Err(message) => (None, vec![unreadable(message)]),
     };
-    let good = good.and_then(|spec| in_force(generation, spec));
+    // Plain data, so that this cannot fail; and what cannot be sent is not in force.
+    let good = good.and_then(|spec| PolicyInForce::new(generation, spec)).map(Arc::new);
     let in_force = good.or_else(|| before.and_then(|before| before.in_force.clone()));
     let selection = match &in_force {
         Some(good) => select(good.spec.holds()),
@@ -211,6 +212,10 @@ fn same_when_compiled(before: &PolicyObject, after: &PolicyObject) -> bool {
 }
 
 fn read(kind: PolicyKind, object: &DynamicObject) -> Result<(PolicySpec, Vec<Problem>), String> {
+    // Absent fields have defaults, so that nothing at all and an empty list would read as a good spec that orders nothing.
+    if !object.data["spec"].is_object() {
+        return Err("cannot be read: it has no fields".to_owned());
+    }
     Ok(match kind {
         PolicyKind::CircuitBreaker => {
             let spec: CircuitBreakerSpec = section(object, "spec")?;
@@ -223,16 +228,6 @@ fn read(kind: PolicyKind, object: &DynamicObject) -> Result<(PolicySpec, Vec<Pro
             (PolicySpec::Fault(spec), problems)
         }
     })
-}
-
-fn in_force(generation: i64, spec: PolicySpec) -> Option<Arc<PolicyInForce>> {
-    let json = match &spec {
-        PolicySpec::Breaker(spec) => serde_json::to_string(spec),
-        PolicySpec::Fault(spec) => serde_json::to_string(spec),
-    };
-    // Plain data, so that this cannot fail; and what cannot be sent is not in force.
-    let json = json.ok()?;
-    Some(Arc::new(PolicyInForce { generation, spec, json }))
 }
 
 fn status(kind: PolicyKind, object: &DynamicObject) -> PolicyStatus {

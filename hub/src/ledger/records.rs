@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_crds::ShardName;
-use portolan_crds::ledger::{Content, Phase, Root, Slot, SpecInForce};
+use portolan_crds::ledger::{Content, EarlierSpec, Phase, Root, SPEC_BYTES_MAX, Slot, SpecInForce};
+use serde_json::Value;
 
 use crate::compile::{Accepted, Ledger, State};
 
@@ -15,6 +16,11 @@ pub(super) struct Unsaved {
     namespaces: BTreeMap<String, BTreeSet<String>>,
     specs: BTreeSet<ShardName>,
 }
+
+/// The spec of each shard that was in force before the present one, as long as its object is the same. No hub goes by it:
+/// people do.
+#[derive(Debug, Default)]
+pub(super) struct Earlier(BTreeMap<ShardName, EarlierSpec>);
 
 /// What has to be written.
 #[derive(Debug)]
@@ -43,9 +49,50 @@ impl Unsaved {
     }
 }
 
+impl Earlier {
+    /// As records tell.
+    pub(super) fn read(contents: &[Content]) -> Self {
+        let specs = contents.iter().filter_map(|content| match content {
+            Content::Spec(spec) => Some((spec.shard.clone(), spec.before.clone()?)),
+            _ => None,
+        });
+        Self(specs.collect())
+    }
+
+    /// Goes on from one state to the next.
+    pub(super) fn follow(&mut self, before: &State, after: &State) {
+        self.0.retain(|shard, _| after.accepted.contains_key(shard));
+        for (shard, now) in &after.accepted {
+            match before.accepted.get(shard) {
+                Some(earlier) if earlier.uid != now.uid => drop(self.0.remove(shard)),
+                Some(earlier) if earlier.spec != now.spec => {
+                    let kept = EarlierSpec {
+                        generation: earlier.generation,
+                        spec: value(earlier),
+                    };
+                    self.0.insert(shard.clone(), kept);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// That of `shard`, if it fits into one record with the `present` one.
+    fn of(&self, shard: &ShardName, present: &Value) -> Option<EarlierSpec> {
+        let bytes = |spec: &Value| serde_json::to_vec(spec).map_or(usize::MAX, |text| text.len());
+        let earlier = self.0.get(shard)?;
+        let fits = bytes(present).saturating_add(bytes(&earlier.spec)) <= SPEC_BYTES_MAX;
+        fits.then(|| earlier.clone())
+    }
+}
+
+fn value(accepted: &Accepted) -> Value {
+    serde_json::to_value(&*accepted.spec).expect("a spec has keys of text only")
+}
+
 impl Batch {
     /// What of `changes` has to be written to say `state`, where `listed` is what is there.
-    pub(super) fn new(state: &State, listed: &Root, changes: &Unsaved) -> Self {
+    pub(super) fn new(state: &State, listed: &Root, changes: &Unsaved, earlier: &Earlier) -> Self {
         let mut batch = Self {
             contents: Vec::new(),
             root: Root {
@@ -63,7 +110,7 @@ impl Batch {
             batch.add_chunks(state, cluster, namespaces);
         }
         for shard in &changes.specs {
-            batch.add_spec(state, shard);
+            batch.add_spec(state, shard, earlier);
         }
         batch
     }
@@ -89,17 +136,19 @@ impl Batch {
         }
     }
 
-    fn add_spec(&mut self, state: &State, shard: &ShardName) {
+    fn add_spec(&mut self, state: &State, shard: &ShardName, earlier: &Earlier) {
         let Some(accepted) = state.accepted.get(shard) else {
             self.root.specs.remove(shard);
             return;
         };
         self.root.specs.insert(shard.clone());
+        let spec = value(accepted);
         self.contents.push(Content::Spec(SpecInForce {
             shard: shard.clone(),
             uid: accepted.uid.clone(),
             generation: accepted.generation,
-            spec: serde_json::to_value(&*accepted.spec).expect("a spec has keys of text only"),
+            before: earlier.of(shard, &spec),
+            spec,
         }));
     }
 }

@@ -19,7 +19,7 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 use super::import::{ImportError, import};
-use super::records::{Batch, Unsaved, state};
+use super::records::{Batch, Earlier, Unsaved, state};
 use crate::compile::State;
 use crate::index::Index;
 use crate::metrics::Metrics;
@@ -97,6 +97,7 @@ pub(crate) struct Store {
     uncertain: BTreeMap<String, String>,
     /// The state that was to be stored last, and of what it is not known that it is.
     asked: State,
+    earlier: Earlier,
     pending: Unsaved,
     last_write: Option<Instant>,
     /// The time until which [`BYTES_PER_SECOND`] would have taken to write what was written.
@@ -130,6 +131,7 @@ impl Store {
             stored: BTreeMap::new(),
             uncertain: BTreeMap::new(),
             asked: State::default(),
+            earlier: Earlier::default(),
             pending: Unsaved::default(),
             last_write: None,
             paid_at: Instant::now(),
@@ -148,9 +150,10 @@ impl Store {
     /// mixture of it and what was stored before, neither of which takes a pair from anybody who was told of it.
     pub(crate) async fn commit(&mut self, next: &State) -> Result<(), LedgerError> {
         self.pending.extend(Unsaved::between(&self.asked, next));
+        self.earlier.follow(&self.asked, next);
         self.asked = next.clone();
         self.resolve().await?;
-        let Batch { contents, root } = Batch::new(next, &self.root, &self.pending);
+        let Batch { contents, root } = Batch::new(next, &self.root, &self.pending, &self.earlier);
         if contents.is_empty() && root == self.root {
             return Ok(());
         }
@@ -242,7 +245,7 @@ impl Store {
         }
         let state =
             state(&self.root, listed.clone(), view_revision).map_err(|reason| damaged(CONFIG_MAP_LEDGER, reason))?;
-        self.asked = state.clone();
+        (self.asked, self.earlier) = (state.clone(), Earlier::read(&listed));
         let by = Instant::now() + TAKE_OVER_WITHIN;
         for contents in [vec![Content::Root(self.root.clone())], listed] {
             self.write(contents, by).await.map_err(|error| match error {

@@ -11,7 +11,7 @@ use portolan_crds::{ClusterEntry, ShardName, ShardingConfigSpec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::records::{Batch, Unsaved};
+use super::records::{Batch, Earlier, Unsaved};
 use super::*;
 use crate::compile::{Accepted, Ledger, State};
 use crate::index::Index;
@@ -362,7 +362,8 @@ fn an_accepted_spec_is_told_whole() {
     let before = State::default();
     let after = state(&[("ns-a", "a")]);
     let changes = Unsaved::between(&before, &after);
-    let batch = Batch::new(&after, &portolan_crds::ledger::Root::default(), &changes);
+    let listed = portolan_crds::ledger::Root::default();
+    let batch = Batch::new(&after, &listed, &changes, &Earlier::default());
     let names: Vec<_> = batch.contents.iter().map(name_of).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     assert_eq!(batch.root.objects(), names.into_iter().collect());
@@ -395,7 +396,8 @@ impl Stored {
 
     /// Names of what was written.
     fn say(&mut self, next: State) -> BTreeSet<String> {
-        let batch = Batch::new(&next, &self.root, &Unsaved::between(&self.said, &next));
+        let changes = Unsaved::between(&self.said, &next);
+        let batch = Batch::new(&next, &self.root, &changes, &Earlier::default());
         let written = batch.contents.iter().map(name_of).collect();
         for content in batch.contents {
             self.contents.insert(name_of(&content), content);
@@ -479,4 +481,5 @@ fn a_pair_that_changes_touches_one_chunk() {
     assert!(stored.say(ledger_of(&pairs, &BTreeMap::new())).is_empty());
 }
 
+mod earlier;
 mod statuses;

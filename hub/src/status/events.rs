@@ -1,14 +1,16 @@
 //! Events on MemberClusters: that a router's breaker opened or closed; and how Events are made and written. Callers:
-//! `status`, when it has written what they tell, `rule_events`.
+//! `status`, when it has written what they tell, `policy_events`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource as _};
-use portolan_crds::{BreakerState, BreakerStatus, MemberCluster, MemberClusterSpec, TrafficClass};
+use portolan_crds::{BREAKERS_MAX, BreakerState, BreakerStatus, MemberCluster, MemberClusterSpec, TrafficClass};
+
+use super::presence::{Presence, Presences};
 
 /// Events that are not written by then are not written: the status says the same.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -68,18 +70,17 @@ impl BreakerEvents {
         }
     }
 
-    /// Members' statuses say so now. `speaks`: whether a router is here to be heard. Of those that are not, after a restart
-    /// of the hub all of them, what they said last holds.
+    /// Members' statuses say so now. Of routers that are away, after a restart of the hub all of them, what they said last holds.
     pub(super) async fn tell(
         &mut self,
         written: impl Iterator<Item = (&str, &str, &[BreakerStatus])>,
-        speaks: impl Fn(&str) -> bool,
+        routers: &Presences,
     ) {
         let mut events = Vec::new();
         for (cluster, uid, breakers) in written {
             let before = self.told.remove(cluster).unwrap_or_default();
-            let silent = before.iter().filter(|breaker| !speaks(&breaker.router));
-            let now: Vec<_> = silent.chain(breakers).cloned().collect();
+            let is_silent = |router: &str| routers.of_router(router) == Presence::Away;
+            let now = standing(&before, breakers, is_silent);
             let mut member = MemberCluster::new(cluster, MemberClusterSpec::default()).object_ref(&());
             member.uid = Some(uid.to_owned());
             events.extend(changes(&before, &now).into_iter().map(|event| (event, member.clone())));
@@ -94,13 +95,25 @@ impl BreakerEvents {
     }
 }
 
+/// What holds now: what the status says, and what was told of routers that are not here to be heard. Of a status that is full
+/// nobody can tell what is missing from what is closed.
+fn standing(before: &[BreakerStatus], said: &[BreakerStatus], is_silent: impl Fn(&str) -> bool) -> Vec<BreakerStatus> {
+    let is_full = said.len() >= BREAKERS_MAX;
+    let keys: BTreeSet<_> = said.iter().map(key).collect();
+    let holds = |breaker: &&BreakerStatus| is_full || is_silent(&breaker.router);
+    let held = before
+        .iter()
+        .filter(holds)
+        .filter(|breaker| !keys.contains(&key(breaker)));
+    held.chain(said).cloned().collect()
+}
+
+fn key(breaker: &BreakerStatus) -> (&str, TrafficClass) {
+    (&breaker.router, breaker.traffic_class)
+}
+
 /// Which opened and which closed. That one is half-open is a moment of an open one.
 fn changes(before: &[BreakerStatus], after: &[BreakerStatus]) -> Vec<Event> {
-    let of = |breaker: &BreakerStatus| (breaker.router.clone(), breaker.traffic_class);
-    let open = |all: &[BreakerStatus]| -> BTreeMap<(String, TrafficClass), String> {
-        let open = all.iter().filter(|breaker| breaker.state != BreakerState::Closed);
-        open.map(|breaker| (of(breaker), breaker.reason.clone())).collect()
-    };
     let (before, after) = (open(before), open(after));
     let opened = after.iter().filter(|(key, _)| !before.contains_key(key));
     let opened = opened.map(|((router, class), reason)| {
@@ -114,6 +127,11 @@ fn changes(before: &[BreakerStatus], after: &[BreakerStatus]) -> Vec<Event> {
         event(EventType::Normal, "BreakerClosed", &format!("{class:?}/{router}"), note)
     });
     opened.chain(closed).collect()
+}
+
+fn open(all: &[BreakerStatus]) -> BTreeMap<(&str, TrafficClass), &str> {
+    let open = all.iter().filter(|breaker| breaker.state != BreakerState::Closed);
+    open.map(|breaker| (key(breaker), breaker.reason.as_str())).collect()
 }
 
 /// Events that differ in their action are series of their own: a series keeps its first note.
@@ -163,5 +181,23 @@ mod tests {
         assert_eq!(told(&[one], slice::from_ref(&half)), []);
         assert_eq!(told(&[half], slice::from_ref(&two)), [opened("two"), closed("one")]);
         assert_eq!(told(&[two], &[]), [closed("two")]);
+    }
+
+    #[test]
+    fn what_has_no_room_is_not_taken_for_closed() {
+        let breaker = |router: String| BreakerStatus {
+            router,
+            state: BreakerState::Open,
+            ..BreakerStatus::default()
+        };
+        let all: Vec<_> = (0..=BREAKERS_MAX)
+            .map(|router| breaker(format!("{router:04}")))
+            .collect();
+        let (rest, first) = (&all[1..], &all[..1]);
+        let held = standing(first, rest, |_| false);
+        assert_eq!(held.len(), all.len());
+        assert_eq!(standing(&held, rest, |_| false).len(), all.len());
+        assert!(changes(&held, &standing(&held, rest, |_| false)).is_empty());
+        assert_eq!(standing(&held, first, |_| false), first);
     }
 }

@@ -6,8 +6,8 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portolan_crds::{
-    BreakerState, BreakerStatus, ConditionReason, ConditionType, Finding, MemberClusterStatus, TrafficClass,
-    accepted_reason, validate,
+    BREAKERS_MAX, BreakerState, BreakerStatus, ConditionReason, ConditionType, Finding, MemberClusterStatus,
+    TrafficClass, accepted_reason, validate,
 };
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
@@ -103,7 +103,7 @@ fn figures(status: &mut MemberClusterStatus, agent: Option<&AgentReport>) {
     }
 }
 
-/// Breakers of connected routers that are not closed.
+/// Breakers of connected routers that are not closed, as many as have room.
 fn breakers(cluster: &str, routers: &Routers) -> Vec<BreakerStatus> {
     let connected = routers.iter().filter(|(_, router)| router.left.is_none());
     let reports =
@@ -112,6 +112,8 @@ fn breakers(cluster: &str, routers: &Routers) -> Vec<BreakerStatus> {
         .filter(|(_, breaker)| breaker.cluster == cluster)
         .filter_map(|(router, breaker)| breaker_status(router, breaker))
         .collect();
+    breakers.sort_by(|a, b| (a.traffic_class, &a.router).cmp(&(b.traffic_class, &b.router)));
+    breakers.truncate(BREAKERS_MAX);
     breakers.sort_by(|a, b| (&a.router, a.traffic_class).cmp(&(&b.router, b.traffic_class)));
     breakers
 }

@@ -4,13 +4,14 @@
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::{Client, Resource};
 use portolan_crds::circuit_breaker::TargetStatus;
+use portolan_crds::fault_injection::InjectedStatus;
 use portolan_crds::labels::MANAGER_HUB_STATUS;
 use portolan_crds::{
     MemberCluster, MemberClusterStatus, Router, RouterStatus, ShardName, ShardingConfig, ShardingConfigStatus,
 };
 use serde_json::{Value, json};
 
-use crate::facts::{PolicyName, PolicyStatus};
+use crate::facts::{Facts, PolicyName, PolicyStatus};
 
 /// The object that a status is of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +20,18 @@ pub(super) enum Object {
     Shard(ShardName),
     Router(String),
     Policy(PolicyName),
+}
+
+impl Object {
+    /// Of the object that has the name now, if there is one.
+    pub(super) fn uid<'a>(&self, facts: &'a Facts) -> Option<&'a String> {
+        match self {
+            Self::Member(name) => facts.members.get(name).map(|object| &object.uid),
+            Self::Shard(name) => facts.shards.get(name).map(|object| &object.uid),
+            Self::Router(name) => facts.routers.get(name).map(|object| &object.uid),
+            Self::Policy(name) => facts.policies.get(name).map(|object| &object.uid),
+        }
+    }
 }
 
 /// A status of any of the kinds.
@@ -63,7 +76,16 @@ fn without_figures(status: &PolicyStatus) -> PolicyStatus {
                 target.limiting_snapshots.sort_by(|a, b| a.name.cmp(&b.name));
             }
         }
-        PolicyStatus::Fault(status) => status.target_status.clear(),
+        PolicyStatus::Fault(status) => {
+            for hit in &mut status.target_status {
+                (hit.injected_last_minute, hit.injected_total) = (0, 0);
+            }
+            let name = |hit: &InjectedStatus| {
+                let caller = (hit.router.clone(), hit.cluster.clone(), hit.pod_name.clone());
+                (caller, hit.name.clone())
+            };
+            status.target_status.sort_by_key(name);
+        }
     }
     status
 }

@@ -10,7 +10,7 @@ use portolan_wire::v1::ResourceKind;
 
 use super::Sources;
 use super::finding::set;
-use crate::compile::{MAX_IN_NAMESPACE, PolicyReach, Standing, World, some_of};
+use crate::compile::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, Standing, World, some_of};
 use crate::facts::{Facts, FaultsStopped, PolicyInForce, PolicyName, PolicyObject, PolicySpec, PolicyStatus};
 use crate::shares::WithheldShares;
 
@@ -20,7 +20,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
-pub(super) use targets::Opened;
+pub(super) use targets::{Injected, Opened};
 
 /// What all policies have in common: looked at once for all of them.
 pub(super) struct Common<'a> {
@@ -41,6 +41,11 @@ impl<'a> Common<'a> {
     /// All rules of a policy that refuse all, and why.
     pub(super) fn opened(&self, name: &PolicyName) -> Opened {
         self.reports.opened(name)
+    }
+
+    /// The faults of a policy that were injected, and into whom.
+    pub(super) fn injected(&self, name: &PolicyName) -> Injected {
+        self.reports.hits(name)
     }
 }
 
@@ -66,12 +71,15 @@ pub(super) fn status(
     ];
     let mut status = object.status.clone();
     let in_force = in_force_or_before(object);
-    let callers = i64::try_from(reach.callers).ok();
+    let callers = i64::try_from(reach.callers.count).ok();
+    let (names, not_named) = named(&reach.callers);
     let conditions = match &mut status {
         PolicyStatus::Breaker(status) => {
             status.observed_generation = Some(object.generation);
             status.callers = callers;
             status.in_force = in_force;
+            status.caller_names = names;
+            status.callers_not_named = not_named;
             status.opened = i64::try_from(common.opened(name).len()).ok();
             status.target_status = common.reports.limits(name);
             &mut status.conditions
@@ -80,6 +88,8 @@ pub(super) fn status(
             status.observed_generation = Some(object.generation);
             status.callers = callers;
             status.in_force = in_force;
+            status.caller_names = names;
+            status.callers_not_named = not_named;
             status.target_status = common.reports.injected(name);
             &mut status.conditions
         }
@@ -102,6 +112,14 @@ fn in_force_or_before(object: &PolicyObject) -> Option<SpecInForce> {
         selector,
         caller_clusters,
     })
+}
+
+/// Names of callers, and how many have none told; `None`: none.
+fn named(callers: &Reached) -> (Vec<String>, Option<i64>) {
+    let names = callers.first.iter().map(ToString::to_string);
+    let rest = callers.count.saturating_sub(callers.first.len());
+    let rest = i64::try_from(rest).ok().filter(|rest| *rest > 0);
+    (names.collect(), rest)
 }
 
 fn is_accepted(object: &PolicyObject, standing: Standing) -> Finding {
@@ -139,13 +157,12 @@ fn is_accepted(object: &PolicyObject, standing: Standing) -> Finding {
 /// What the annotation that closes rules says for nothing: what cannot be read, and what names no rule.
 fn unclosed(object: &PolicyObject) -> Vec<String> {
     let bad = object.bad_close.iter().map(|entry| format!("{entry:?} cannot be read"));
-    let Some(PolicySpec::Breaker(spec)) = object.in_force.as_deref().map(|good| &good.spec) else {
+    let Some(good) = object.in_force.as_deref() else {
         return bad.collect();
     };
     let is_rule = |name: &str| {
-        let breaker = name.split_once('@').map(|(breaker, _)| breaker);
-        spec.rate_limitings.iter().any(|rule| rule.name == name)
-            || spec.breakers.iter().any(|rule| Some(rule.name.as_str()) == breaker)
+        let is_breaker = |(breaker, _): (&str, &str)| good.rules.breaks(breaker);
+        good.rules.has_rule(name) || name.split_once('@').is_some_and(is_breaker)
     };
     let unknown = object.closed.iter().filter(|closed| !is_rule(&closed.rule));
     bad.chain(unknown.map(|closed| format!("{:?} is no rule of it", closed.rule)))
@@ -227,8 +244,16 @@ fn callers_found(facts: &Facts, world: &World, object: &PolicyObject, reach: &Po
         let message = "there is no spec.selector, so nobody is held: {} selects all callers of its namespace";
         return Finding::fails(TYPE, ConditionReason::NoSelector, message);
     }
-    if reach.callers > 0 {
-        return Finding::holds(TYPE, format!("{} callers are selected", reach.callers));
+    let Reached { count, spared, .. } = reach.callers;
+    if spared > 0 {
+        let message = format!(
+            "{count} callers are selected, and {spared} of them are held by the {MAX_OF_CALLER} oldest CircuitBreakers and \
+             FaultInjections that select them, which this is none of: delete some, or put rules together"
+        );
+        return Finding::fails(TYPE, ConditionReason::TooManyPolicies, message);
+    }
+    if count > 0 {
+        return Finding::holds(TYPE, format!("{count} callers are selected"));
     }
     let missing = selection
         .caller_clusters

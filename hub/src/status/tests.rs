@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::*;
-use crate::compile::PolicyReach;
+use crate::compile::{PolicyReach, Reached};
 use crate::distribute::Published;
 use crate::facts::{PolicyKind, PolicyName};
 
@@ -68,28 +68,68 @@ fn recording() -> (Client, Sent) {
     (Client::new(accept, "default"), sent)
 }
 
-/// A CircuitBreaker in facts and world.
-fn calm(index: &Index) -> Published {
+/// A CircuitBreaker of this generation in facts.
+fn edit(index: &Index, uid: &str, generation: i64) {
     let kind = PolicyKind::CircuitBreaker;
     let mut object = DynamicObject::new("calm", &kind.resource())
         .within("ops")
         .data(json!({"spec": {"selector": {}}}));
-    object.metadata.uid = Some("one".to_owned());
+    object.metadata.uid = Some(uid.to_owned());
+    object.metadata.generation = Some(generation);
     index.write(|facts| facts.apply_policy(kind, &object));
+}
+
+/// The world that knows it.
+fn compiled(uid: &str, generation: i64) -> Published {
     let reach = PolicyReach {
-        uid: "one".to_owned(),
-        generation: 0,
+        uid: uid.to_owned(),
+        generation,
         standing: Standing::InForce,
-        callers: 0,
+        rules: None,
+        callers: Reached::default(),
     };
+    let name = PolicyName::new(PolicyKind::CircuitBreaker, "ops", "calm").unwrap();
     let world = World {
-        policies: [(PolicyName::new(kind, "ops", "calm").unwrap(), reach)].into(),
+        policies: [(name, reach)].into(),
         ..World::default()
     };
     Published {
         world: Arc::new(world),
         ..Published::default()
     }
+}
+
+/// A CircuitBreaker in facts and world.
+fn calm(index: &Index) -> Published {
+    edit(index, "one", 1);
+    compiled("one", 1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn edits_do_not_make_a_policy_be_written_more_often() {
+    let (client, sent) = recording();
+    let index = Arc::<Index>::default();
+    let (worlds, published) = watch::channel(Some(calm(&index)));
+    let mut writer = StatusWriter::new(client, "system", index.clone(), Arc::default(), &Arbiter::default());
+    let mut pass = async || {
+        let due = writer.due(&published);
+        writer.write(due, &Metrics::default()).await;
+        let sent = sent.lock().drain(..).collect::<Vec<_>>().into_iter();
+        sent.filter(|(what, _)| what == "status").count()
+    };
+    assert_eq!(pass().await, 1);
+    for generation in 2..6 {
+        edit(&index, "one", generation);
+        assert_eq!(pass().await, 0, "the world does not know it yet");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        worlds.send_replace(Some(compiled("one", generation)));
+        assert_eq!(pass().await, 0, "{generation}: too early");
+    }
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(pass().await, 1);
+    edit(&index, "two", 1);
+    worlds.send_replace(Some(compiled("two", 1)));
+    assert_eq!(pass().await, 1, "another object of the name");
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,7 +154,7 @@ async fn a_policy_is_written_once_in_five_seconds_and_its_rules_are_told_once() 
         let told = sent.map(|(what, body)| body["reason"].as_str().map_or(what, str::to_owned));
         told.collect::<Vec<_>>()
     };
-    assert_eq!(pass(false).await, ["status"]);
+    assert_eq!(pass(false).await, ["status", "InForce"]);
     for opened in [true, false, true] {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(pass(opened).await.is_empty(), "too early");

@@ -1,10 +1,12 @@
 //! What a router reports of policies, as far as it is kept. Caller: `routers`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_wire::v1;
 
 use crate::compile::Ref;
+use crate::facts::{PolicyName, RuleNames};
 use crate::shares::MAX_DEMANDS;
 
 /// Most states of rules that are kept of one router: statuses show fewer, of all routers.
@@ -14,52 +16,100 @@ const MAX_RULE_BYTES: usize = 512;
 /// Longest word that says why.
 const MAX_REASON_BYTES: usize = 64;
 
-/// How rules stand, each once, the first first: of policies and callers that the router is told of.
-pub(super) fn rule_states(report: Vec<v1::RuleState>, told_of: impl Fn(&Ref) -> bool) -> Vec<v1::RuleState> {
-    let mut kept = BTreeSet::new();
-    let mut states = Vec::new();
-    // Many states are of one policy, and of one caller.
-    let mut policies = Known::default();
-    let mut callers = Known::default();
-    for state in report {
-        if states.len() == MAX_STATES {
-            break;
+/// What a router may speak of.
+pub(super) struct Known<T, R> {
+    /// Whether it is told of what has this name.
+    pub(super) told_of: T,
+    /// The names of a policy's rules; `None` while no good spec of it is known, and the router may have one.
+    pub(super) rules_of: R,
+}
+
+impl<T: Fn(&Ref) -> bool, R: Fn(&PolicyName) -> Option<Arc<RuleNames>>> Known<T, R> {
+    /// How rules stand, each once, the first first: of policies, rules and callers that there are.
+    pub(super) fn rule_states(&self, report: Vec<v1::RuleState>) -> Vec<v1::RuleState> {
+        let mut kept = BTreeSet::new();
+        let mut states = Vec::new();
+        // Many states are of one policy, and of one caller.
+        let mut policies = BTreeMap::new();
+        let mut callers = BTreeMap::new();
+        for state in report {
+            if states.len() == MAX_STATES {
+                break;
+            }
+            let is_word =
+                state.reason.len() <= MAX_REASON_BYTES && state.reason.bytes().all(|b| b.is_ascii_alphanumeric());
+            let is_known = self.is_rule(&mut policies, &state.policy, &state.rule)
+                && (state.caller.is_empty() || self.is_caller(&mut callers, &state.caller));
+            let key = (state.policy.clone(), state.rule.clone(), state.caller.clone());
+            if is_word && is_known && kept.insert(key) {
+                states.push(state);
+            }
         }
-        let is_word = state.reason.len() <= MAX_REASON_BYTES && state.reason.bytes().all(|b| b.is_ascii_alphanumeric());
-        let is_known = state.rule.len() <= MAX_RULE_BYTES
-            && policies.is(&state.policy, |name| Some(Ref::Policy(name.parse().ok()?)), &told_of)
-            && (state.caller.is_empty() || callers.is(&state.caller, view, &told_of));
-        let key = (state.policy.clone(), state.rule.clone(), state.caller.clone());
-        if is_word && is_known && kept.insert(key) {
-            states.push(state);
+        states
+    }
+
+    /// What is asked for under limits that routers have together, of policies that there are: of whatever rule, as a router says
+    /// too what it still has of one that is in force no more.
+    pub(super) fn demands(&self, report: Vec<v1::SharedDemand>) -> Vec<v1::SharedDemand> {
+        let mut policies = BTreeMap::new();
+        let known = report.into_iter().filter(|demand| {
+            is_name(&demand.rule) && !matches!(self.look_up(&mut policies, &demand.policy), Rules::None)
+        });
+        known.take(MAX_DEMANDS).collect()
+    }
+
+    fn is_rule(&self, looked_up: &mut BTreeMap<String, Rules>, policy: &str, rule: &str) -> bool {
+        match self.look_up(looked_up, policy) {
+            Rules::None => false,
+            Rules::Any => is_name(rule),
+            Rules::These(names) => {
+                let is_breaker = |(name, cluster): (&str, &str)| {
+                    names.has_breaker(name, cluster) && (self.told_of)(&Ref::Target(cluster.to_owned()))
+                };
+                names.has_rule(rule) || rule.split_once('@').is_some_and(is_breaker)
+            }
         }
     }
-    states
-}
 
-/// What is asked for under limits that routers have together, of policies that the router is told of.
-pub(super) fn demands(report: Vec<v1::SharedDemand>, told_of: impl Fn(&Ref) -> bool) -> Vec<v1::SharedDemand> {
-    let mut policies = Known::default();
-    let known = report.into_iter().filter(|demand| {
-        demand.rule.len() <= MAX_RULE_BYTES
-            && policies.is(&demand.policy, |name| Some(Ref::Policy(name.parse().ok()?)), &told_of)
-    });
-    known.take(MAX_DEMANDS).collect()
-}
+    fn look_up<'a>(&self, looked_up: &'a mut BTreeMap<String, Rules>, policy: &str) -> &'a Rules {
+        if !looked_up.contains_key(policy) {
+            looked_up.insert(policy.to_owned(), self.rules(policy));
+        }
+        &looked_up[policy]
+    }
 
-/// Names that were looked up.
-#[derive(Default)]
-struct Known(BTreeMap<String, bool>);
+    fn rules(&self, policy: &str) -> Rules {
+        let Ok(name) = policy.parse::<PolicyName>() else {
+            return Rules::None;
+        };
+        if !(self.told_of)(&Ref::Policy(name.clone())) {
+            return Rules::None;
+        }
+        (self.rules_of)(&name).map_or(Rules::Any, Rules::These)
+    }
 
-impl Known {
-    fn is(&mut self, name: &str, read: impl Fn(&str) -> Option<Ref>, told_of: impl Fn(&Ref) -> bool) -> bool {
-        if let Some(known) = self.0.get(name) {
+    fn is_caller(&self, looked_up: &mut BTreeMap<String, bool>, name: &str) -> bool {
+        if let Some(known) = looked_up.get(name) {
             return *known;
         }
-        let known = read(name).is_some_and(|name| told_of(&name));
-        self.0.insert(name.to_owned(), known);
+        let known = view(name).is_some_and(|view| (self.told_of)(&view));
+        looked_up.insert(name.to_owned(), known);
         known
     }
+}
+
+/// Whether a rule may be called so, as far as can be told without its policy.
+fn is_name(rule: &str) -> bool {
+    rule.len() <= MAX_RULE_BYTES && rule.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
+}
+
+/// Which rules of a policy a router may speak of.
+enum Rules {
+    /// It is not told of the policy.
+    None,
+    /// It may have a spec that this hub does not know.
+    Any,
+    These(Arc<RuleNames>),
 }
 
 /// The view of a caller by its name in reports, which is that of its view.
@@ -73,7 +123,14 @@ fn view(name: &str) -> Option<Ref> {
 
 #[cfg(test)]
 mod tests {
+    use portolan_crds::CircuitBreakerSpec;
+    use serde_json::json;
+
     use super::*;
+    use crate::facts::{PolicyInForce, PolicySpec};
+
+    const CALM: &str = "CircuitBreaker/ops/calm";
+    const UNKNOWN: &str = "CircuitBreaker/ops/unknown";
 
     fn state(policy: &str, rule: &str, caller: &str) -> v1::RuleState {
         v1::RuleState {
@@ -87,35 +144,63 @@ mod tests {
     }
 
     fn told_of(name: &Ref) -> bool {
-        [
-            Ref::Policy("CircuitBreaker/ops/calm".parse().unwrap()),
-            view("east/p").unwrap(),
-        ]
-        .contains(name)
+        let policies = [CALM, UNKNOWN].map(|name| Ref::Policy(name.parse().unwrap()));
+        let targets = ["east", "west"].map(|cluster| Ref::Target(cluster.to_owned()));
+        policies.contains(name) || targets.contains(name) || view("east/p").as_ref() == Some(name)
     }
+
+    /// Of the one it knows: limit slow, a breaker of east, one of all clusters.
+    fn rules_of(name: &PolicyName) -> Option<Arc<RuleNames>> {
+        let spec = json!({
+            "rateLimitings": [{"name": "slow"}],
+            "breakers": [{"name": "guard", "clusters": ["east"]}, {"name": "all"}],
+        });
+        let spec: CircuitBreakerSpec = serde_json::from_value(spec).unwrap();
+        let good = PolicyInForce::new(1, PolicySpec::Breaker(spec)).unwrap();
+        (name.name == "calm").then_some(good.rules)
+    }
+
+    const KNOWN: Known<fn(&Ref) -> bool, fn(&PolicyName) -> Option<Arc<RuleNames>>> = Known { told_of, rules_of };
 
     #[test]
     fn states_are_of_what_the_router_knows_each_once_and_few() {
-        const CALM: &str = "CircuitBreaker/ops/calm";
-        let mut report = vec![
+        let good = [
             state(CALM, "slow", "east/p"),
             state(CALM, "slow", ""),
+            state(CALM, "guard@east", "east/p"),
+            state(CALM, "all@west", "east/p"),
+        ];
+        let mut report = good.to_vec();
+        report.extend([
             state(CALM, "slow", "east/p"),
             state(CALM, "slow", "east/q"),
+            state(CALM, "gone", "east/p"),
+            state(CALM, "guard", "east/p"),
+            state(CALM, "guard@west", "east/p"),
+            state(CALM, "all@mars", "east/p"),
+            state(CALM, "slow@east", "east/p"),
             state("CircuitBreaker/dev/calm", "slow", "east/p"),
             state("calm", "slow", "east/p"),
-            state(CALM, &"x".repeat(MAX_RULE_BYTES + 1), "east/p"),
-        ];
+        ]);
         for reason in ["Two words", "<script>", &"x".repeat(MAX_REASON_BYTES + 1)] {
             report.push(v1::RuleState {
                 reason: reason.to_owned(),
-                ..state(CALM, "other", "east/p")
+                ..state(CALM, "slow", "east/p")
             });
         }
-        let kept = rule_states(report, told_of);
-        assert_eq!(kept, [state(CALM, "slow", "east/p"), state(CALM, "slow", "")]);
-        let many = (0..2 * MAX_STATES).map(|number| state(CALM, &number.to_string(), "east/p"));
-        let kept = rule_states(many.collect(), told_of);
+        assert_eq!(KNOWN.rule_states(report), good);
+    }
+
+    #[test]
+    fn of_a_policy_whose_rules_are_not_known_routers_may_have_any() {
+        let report = vec![
+            state(UNKNOWN, "any", "east/p"),
+            state(UNKNOWN, &"x".repeat(MAX_RULE_BYTES + 1), "east/p"),
+            state(UNKNOWN, "two\nlines", "east/p"),
+        ];
+        assert_eq!(KNOWN.rule_states(report), [state(UNKNOWN, "any", "east/p")]);
+        let many = (0..2 * MAX_STATES).map(|number| state(UNKNOWN, &number.to_string(), "east/p"));
+        let kept = KNOWN.rule_states(many.collect());
         assert_eq!(
             (kept.len(), kept[0].rule.as_str()),
             (MAX_STATES, "0"),
@@ -131,12 +216,19 @@ mod tests {
             ..v1::SharedDemand::default()
         };
         let mut report = vec![
-            demand("CircuitBreaker/ops/calm", "all"),
-            demand("CircuitBreaker/dev/calm", "all"),
-            demand("", "all"),
+            demand(CALM, "slow"),
+            demand(CALM, "gone"),
+            demand("CircuitBreaker/dev/calm", "slow"),
+            demand("", "slow"),
+            demand(CALM, "two\nlines"),
         ];
-        assert_eq!(demands(report.clone(), told_of).len(), 1);
-        report.resize(2 * MAX_DEMANDS, demand("CircuitBreaker/ops/calm", "all"));
-        assert_eq!(demands(report, told_of).len(), MAX_DEMANDS);
+        let kept = KNOWN.demands(report.clone());
+        assert_eq!(
+            kept,
+            [demand(CALM, "slow"), demand(CALM, "gone")],
+            "what was in force may be held still"
+        );
+        report.resize(2 * MAX_DEMANDS, demand(CALM, "slow"));
+        assert_eq!(KNOWN.demands(report).len(), MAX_DEMANDS);
     }
 }

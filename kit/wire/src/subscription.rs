@@ -27,7 +27,7 @@ pub enum Subscription {
 }
 
 /// A Pod by its name, which a router beside it knows before the Pod has a uid.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallerPod {
     /// The member cluster in which it runs.
     pub cluster: String,

@@ -13,7 +13,7 @@ use http::StatusCode;
 use jiff::Timestamp;
 
 use crate::value::classify::{ApiRequest, Verb};
-use crate::value::fault::{AboutObject, Fault, InjectedFault};
+use crate::value::fault::{Fault, InjectedFault};
 use crate::value::injection::{Condition, FaultName, Head, RequestFault, WatchFault, Who};
 
 /// What is ordered for one request.
@@ -87,16 +87,11 @@ impl Injection {
 
 /// The error that a fault orders for a request.
 pub(crate) fn ordered(code: StatusCode, name: &FaultName, asked: &ApiRequest) -> Fault {
-    let about = asked.resource.as_ref().map(|resource| AboutObject {
-        group: resource.group.clone(),
-        resource: resource.resource.clone(),
-        name: resource.name.clone(),
-    });
     Fault::Injected(Box::new(InjectedFault {
         code,
         name: name.to_string(),
         creates: asked.verb == Verb::Create,
         streams: asked.verb == Verb::Watch && asked.upgrade.is_none(),
-        about,
+        about: asked.about(),
     }))
 }

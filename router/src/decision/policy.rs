@@ -1,7 +1,7 @@
 //! What traffic policies make of a request. Pure: the clock is an argument.
 //!
-//! [`asked`] puts a request into the words of rules; `value::policy` says which it meets. `bucket` counts tokens, `rule` is the
-//! state of one limit, `judge` what all that are met make of a request together, `demand` what is asked of a limit
+//! [`asked`] puts a request into the words of rules; `value::policy` says which it meets. `bucket` counts tokens, `takes` many at
+//! once, `rule` is the state of one limit, `judge` what all that are met make of a request together, `demand` what is asked of a limit
 //! that routers share. Not here: where state is kept (`resource::policies`).
 
 mod bucket;
@@ -9,6 +9,7 @@ mod demand;
 mod judge;
 mod recent;
 mod rule;
+mod takes;
 #[cfg(test)]
 mod tests;
 
@@ -16,9 +17,10 @@ use std::sync::Arc;
 
 pub(crate) use self::bucket::MILLIONTHS;
 pub(crate) use self::demand::Demand;
-pub(crate) use self::judge::{Denied, Met, Why, judge, would_deny};
+pub(crate) use self::judge::{Denied, Judged, Met, Why, judge, would_deny};
 pub(crate) use self::recent::Recent;
 pub(crate) use self::rule::{Look, RuleState, Stands};
+pub(crate) use self::takes::Takes;
 use crate::decision::plan::{Candidate, FanLeg, Forward, Plan};
 use crate::value::classify::ApiRequest;
 use crate::value::policy::{Asked, AskedResource};

@@ -2,13 +2,12 @@
 //! apart from what failed, wherever somebody looks.
 //!
 //! Bounded: of a rule and caller that the snapshot knows no more nothing is kept past the next report. Callers: `admit` and
-//! `inject` count, `subscribe` reports.
+//! `inject` count, `policies` reports.
 
 use std::sync::LazyLock;
 use std::time::Instant;
 
 use dashmap::DashMap;
-use portolan_wire::v1;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -84,6 +83,13 @@ pub(crate) struct InjectedFaults {
     by_rule: DashMap<(FaultName, CallerKey), Recent>,
 }
 
+/// How often a fault hit a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) last_minute: u64,
+    pub(crate) total: u64,
+}
+
 impl InjectedFaults {
     pub(crate) fn register(&self, registry: &mut Registry) {
         let help = "Faults that FaultInjections ordered and that were injected";
@@ -105,23 +111,22 @@ impl InjectedFaults {
         }
     }
 
-    /// How often each fault hit each caller, for the hub's status. `is_known`: of policy and caller, whether one still holds the
-    /// other; what is not is forgotten.
-    pub(crate) fn report(&self, is_known: impl Fn(&FaultName, &CallerKey) -> bool) -> Vec<v1::RuleState> {
+    /// Forgets what `is_known` does not know: of policy and caller, whether one still holds the other.
+    pub(crate) fn forget(&self, is_known: impl Fn(&FaultName, &CallerKey) -> bool) {
         self.by_rule.retain(|(name, caller), _| is_known(name, caller));
+    }
+
+    /// Tells how often each fault hit each caller.
+    pub(crate) fn each(&self, mut tell: impl FnMut(&FaultName, &CallerKey, Counted)) {
         let now = now();
-        let states = self.by_rule.iter().map(|entry| {
+        for entry in &self.by_rule {
             let ((name, caller), count) = entry.pair();
-            v1::RuleState {
-                policy: name.policy.to_string(),
-                rule: name.rule.to_string(),
-                caller: format!("{}/{}", caller.home_cluster, caller.pod_uid),
+            let counted = Counted {
                 last_minute: count.last_minute(now),
                 total: count.total(),
-                ..v1::RuleState::default()
-            }
-        });
-        states.collect()
+            };
+            tell(name, caller, counted);
+        }
     }
 
     #[cfg(test)]
@@ -156,15 +161,23 @@ mod tests {
             all.injected(Kind::Abort, &name("a"), &caller("1"));
         }
         all.injected(Kind::Delay, &name("b"), &caller("2"));
-        let mut told = all.report(|_, _| true);
-        told.sort_by(|one, other| one.rule.cmp(&other.rule));
-        let told: Vec<_> = told
-            .iter()
-            .map(|state| (&*state.rule, &*state.caller, state.last_minute, state.total))
-            .collect();
-        assert_eq!(told, [("a", "east/1", 3, 3), ("b", "east/2", 1, 1)]);
-        assert_eq!(all.report(|name, _| &*name.rule == "b").len(), 1);
-        assert_eq!(all.report(|_, _| true).len(), 1, "forgotten");
+        let told = || {
+            let mut told = Vec::new();
+            all.each(|name, caller, counted| {
+                told.push((
+                    name.rule.to_string(),
+                    caller.pod_uid.to_string(),
+                    counted.last_minute,
+                    counted.total,
+                ));
+            });
+            told.sort();
+            told
+        };
+        let of = |rule: &str, uid: &str, times: u64| (rule.to_owned(), uid.to_owned(), times, times);
+        assert_eq!(told(), [of("a", "1", 3), of("b", "2", 1)]);
+        all.forget(|name, _| &*name.rule == "b");
+        assert_eq!(told(), [of("b", "2", 1)]);
         assert_eq!(
             (all.count(Kind::Abort), all.count(Kind::Drop)),
             (3, 0),

@@ -1,7 +1,7 @@
 //! What CircuitBreakers remember of callers: tokens, which limits have opened, which members fail whom.
 //!
 //! It outlives requests and swaps: a rule that an edit did not change keeps its state. It is bounded by the callers that the
-//! hub has told, since each swap takes out whose caller or policy is gone. The rules themselves are pure (`decision::policy`).
+//! hub has told, since each swap takes out whose caller is gone, or has not been held by its policy for minutes. The rules themselves are pure (`decision::policy`).
 //!
 //! Locks are taken in one order: a caller's own rules, then those that are shared. A request holds them for as
 //! long as it is judged, so that it takes tokens from all it meets or from none. Callers: `admit` for each request, `dispatch`
@@ -9,6 +9,7 @@
 
 mod breakers;
 mod caller;
+mod deferred;
 mod kept;
 mod metrics;
 mod page;
@@ -37,7 +38,7 @@ pub(crate) use self::metrics::PolicyMetrics;
 use self::recorder::Recorder;
 use self::shared::SharedRules;
 pub(crate) use self::shared::ToldShares;
-use crate::decision::policy::{Denied, Met as _, Tick, judge};
+use crate::decision::policy::{Denied, Met as _, Tick};
 use crate::resource::breaker::BesidePass;
 use crate::resource::injected::InjectedFaults;
 use crate::value::fault::{Fault, RefusedBy};
@@ -115,20 +116,19 @@ impl Policies {
         let Some(policies) = &request.view.policies else {
             return Ok(());
         };
-        let ids = policies.limits_met(&request.asked);
-        if ids.is_empty() {
+        let rows = policies.limit_rows(&request.asked);
+        if rows.is_empty() {
             return Ok(());
         }
         let caller = self.rules_of(request, policies);
         let mut rules = caller.lock();
         let (is_current, closed) = rules.is_current(policies, request.generation, now);
-        let ids = if is_current {
-            ids
+        let rows = if is_current {
+            rows
         } else {
-            rules.of.limits_met(&request.asked)
+            rules.of.limit_rows(&request.asked)
         };
-        let shared = rules.shares(&ids).then(|| self.shared.lock());
-        let judged = judge(&mut rules.open(shared, now), &ids, request.asked.verb, now);
+        let judged = rules.judge(&rows, request.asked.verb, &self.shared, now);
         if closed || judged.opened || judged.denied.is_some_and(|denied| rules.shares(&[denied.id])) {
             self.changes.send_modify(|count| *count += 1);
         }
@@ -172,16 +172,20 @@ impl Policies {
     pub(crate) fn follow(&self, snapshot: &Snapshot) {
         let now = self.clock.now();
         let mut closed = false;
+        let nothing = Arc::new(CallerPolicies::new(Vec::new()));
         self.callers.retain(|key, rules| {
-            let of = snapshot.callers.get(key).and_then(|view| view.policies.as_ref());
-            if let Some(of) = of {
-                closed |= rules.lock().follow(of, snapshot.generation, now);
-            }
-            of.is_some()
+            let Some(view) = snapshot.callers.get(key) else {
+                return false;
+            };
+            let mut rules = rules.lock();
+            let of = view.policies.as_ref().unwrap_or(&nothing);
+            closed |= rules.follow(of, snapshot.generation, now);
+            !rules.is_over(now)
         });
+        self.recorder.keep(|caller| snapshot.callers.contains_key(caller));
         let full = self.heard.load(Ordering::Relaxed);
         closed |= self.shared.lock().follow(snapshot, full, now);
-        self.breakers.follow(snapshot);
+        self.breakers.follow(snapshot, now);
         if closed {
             self.changes.send_modify(|count| *count += 1);
         }

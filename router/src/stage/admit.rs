@@ -209,7 +209,8 @@ impl Admit {
             return Err(fault);
         }
         if let Some((policies, judging)) = &admission.judging {
-            policies.admit(judging)?;
+            let judged = policies.admit(judging);
+            judged.map_err(|fault| fault.of_request(|| admission.asked.about()))?;
         }
         let admitted = self.checks(admission).await;
         admitted.map_err(|bound| {

@@ -142,10 +142,11 @@ impl Fault {
         }
     }
 
-    /// The object that an error is about which an API server would have answered.
+    /// The object that an error is about which an API server might have answered.
     fn about(&self) -> v1::StatusDetails {
         let about = match self {
             Self::Injected(injected) => injected.about.clone(),
+            Self::Policy(refusal) => refusal.about.clone(),
             _ => None,
         };
         about.map_or_else(v1::StatusDetails::default, |about| v1::StatusDetails {

@@ -17,7 +17,7 @@ use http::{HeaderMap, Method, Uri, Version};
 
 pub(crate) use self::impersonate::Impersonation;
 pub(crate) use self::query::Query;
-use crate::value::fault::Fault;
+use crate::value::fault::{AboutObject, Fault};
 use crate::value::media::elements;
 
 /// One request, read.
@@ -124,6 +124,15 @@ impl ResourceRequest {
         self.group == group && self.resource == resource
     }
 
+    /// As the details of a Status name it.
+    fn about(&self) -> AboutObject {
+        AboutObject {
+            group: self.group.clone(),
+            resource: self.resource.clone(),
+            name: self.name.clone(),
+        }
+    }
+
     /// `pods` or `deployments.apps`, for messages.
     pub(crate) fn kind(&self) -> String {
         if self.group.is_empty() {
@@ -142,6 +151,11 @@ pub(crate) struct Upgrade {
 }
 
 impl ApiRequest {
+    /// What it is about, as the details of a Status name it.
+    pub(crate) fn about(&self) -> Option<AboutObject> {
+        self.resource.as_ref().map(ResourceRequest::about)
+    }
+
     /// Whether it cannot change anything in the member. Connecting into a Pod counts as a change, whatever the method.
     pub(crate) fn is_read(&self) -> bool {
         let connects = self.resource.as_ref().is_some_and(|resource| {

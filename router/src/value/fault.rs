@@ -99,6 +99,8 @@ pub(crate) struct PolicyRefusal {
     pub(crate) collection: bool,
     /// Where a `Retry-After` is told.
     pub(crate) retry_after_seconds: u32,
+    /// What the request is about.
+    pub(crate) about: Option<AboutObject>,
 }
 
 /// What of a CircuitBreaker refuses. A closed set: the words of a metric.
@@ -193,6 +195,14 @@ pub(crate) enum Origin {
 }
 
 impl Fault {
+    /// A refusal by a CircuitBreaker, which knows rules and no objects, is of this request.
+    pub(crate) fn of_request(mut self, about: impl FnOnce() -> Option<AboutObject>) -> Self {
+        if let Self::Policy(refusal) = &mut self {
+            refusal.about = about();
+        }
+        self
+    }
+
     /// The HTTP status code.
     pub(crate) fn status_code(&self) -> http::StatusCode {
         use http::StatusCode;

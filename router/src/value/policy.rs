@@ -15,6 +15,7 @@ use std::sync::Arc;
 use portolan_crds::circuit_breaker::{CallerBreaker, CircuitBreakerSpec, RateLimiting, ResourceRule};
 use portolan_crds::fault_injection::FaultInjectionSpec;
 
+pub(crate) use self::bits::Rows;
 pub(crate) use self::limit::{Limit, Rate};
 pub(crate) use self::matcher::{Asked, AskedResource, Matcher};
 use self::matcher::{Empty, MatcherBuilder};
@@ -171,6 +172,16 @@ impl CallerPolicies {
         let mut ids = Vec::new();
         self.limits.each(asked, |id| ids.push(id));
         ids
+    }
+
+    /// What tells which limits a request meets. Nothing is allocated but for thousands of rows.
+    pub(crate) fn limit_rows(&self, asked: &Asked<'_>) -> Rows {
+        self.limits.matcher.rows(asked)
+    }
+
+    /// Tells the id of each limit of these rows, once, in order.
+    pub(crate) fn each_limit_of(&self, rows: &Rows, found: impl FnMut(usize)) {
+        self.limits.matcher.each_of(rows, found);
     }
 
     /// All limits with their policies; their places are their ids.

@@ -124,6 +124,11 @@ fn dynamic(client: &Client, kind: &str, namespaced: bool) -> Api<DynamicObject> 
 
 /// What the API server says about creating an object with `spec`; nothing is stored.
 async fn create(client: &Client, kind: &str, name: &str, spec: &Value) -> Result<(), String> {
+    stored(client, kind, name, spec).await.map(drop)
+}
+
+/// The spec that it would store.
+async fn stored(client: &Client, kind: &str, name: &str, spec: &Value) -> Result<Value, String> {
     let object = json!({
         "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
     });
@@ -133,10 +138,8 @@ async fn create(client: &Client, kind: &str, name: &str, spec: &Value) -> Result
         ..PostParams::default()
     };
     let api = dynamic(client, kind, kind != "MemberCluster");
-    api.create(&dry, &object)
-        .await
-        .map(drop)
-        .map_err(|error| error.to_string())
+    let created = api.create(&dry, &object).await.map_err(|error| error.to_string())?;
+    Ok(created.data["spec"].clone())
 }
 
 async fn refusal(client: &Client, kind: &str, spec: &Value, fix: &str) {

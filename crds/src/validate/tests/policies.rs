@@ -312,15 +312,14 @@ fn no_two_rules_have_one_name() {
     let yaml = format!(
         "{{httpFault: [{{name: httpFault-1, {abort}}}, {{{abort}}}, {{{abort}}}], watchFault: [{{name: httpFault-2, action: Drop}}]}}"
     );
-    let expected = [
-        "spec.httpFault[1].name: Duplicate",
-        "spec.watchFault[0].name: Duplicate",
-    ];
+    let expected = ["spec.httpFault[0].name: Invalid", "spec.watchFault[0].name: Invalid"];
     assert_eq!(
         fields(&injection(&yaml)),
         expected,
         "unnamed ones are named by their place"
     );
+    let yaml = format!("{{httpFault: [{{name: httpFault-1, {abort}}}, {{name: httpFault-0, {abort}}}]}}");
+    assert_eq!(fields(&injection(&yaml)), [""; 0], "all have a name");
 }
 
 #[test]

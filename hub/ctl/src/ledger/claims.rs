@@ -124,6 +124,7 @@ fn in_force(evidence: &Evidence, name: &ShardName, object: &ShardingConfig) -> R
         uid,
         generation,
         spec,
+        before: None,
     };
     if let Some(accepted) = &status.accepted {
         return Ok(Some(of(accepted.generation, accepted.spec.clone())));

@@ -58,11 +58,14 @@ pub(super) async fn run(args: &StatusArgs) -> anyhow::Result<()> {
 
 /// How one policy stands.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Standing {
     kind: String,
     /// `<namespace>/<name>`.
     policy: String,
     callers: Option<i64>,
+    /// The first of them, as `<cluster>/<namespace>/<Pod>`.
+    caller_names: Vec<String>,
     rules: Vec<RuleStanding>,
 }
 
@@ -86,6 +89,8 @@ trait Policy:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static
 {
     fn callers(&self) -> Option<i64>;
+    /// The first of them, in order.
+    fn caller_names(&self) -> Vec<String>;
     /// The worst first, as the hub has it.
     fn rules(&self) -> Vec<RuleStanding>;
 
@@ -94,6 +99,7 @@ trait Policy:
             kind: Self::kind(&()).into_owned(),
             policy: format!("{}/{}", self.namespace().unwrap_or_default(), self.name_any()),
             callers: self.callers(),
+            caller_names: self.caller_names(),
             rules: self.rules(),
         }
     }
@@ -102,6 +108,11 @@ trait Policy:
 impl Policy for CircuitBreaker {
     fn callers(&self) -> Option<i64> {
         self.status.as_ref().and_then(|status| status.callers)
+    }
+
+    fn caller_names(&self) -> Vec<String> {
+        let status = self.status.as_ref();
+        status.map(|status| status.caller_names.clone()).unwrap_or_default()
     }
 
     fn rules(&self) -> Vec<RuleStanding> {
@@ -117,6 +128,11 @@ impl Policy for CircuitBreaker {
 impl Policy for FaultInjection {
     fn callers(&self) -> Option<i64> {
         self.status.as_ref().and_then(|status| status.callers)
+    }
+
+    fn caller_names(&self) -> Vec<String> {
+        let status = self.status.as_ref();
+        status.map(|status| status.caller_names.clone()).unwrap_or_default()
     }
 
     fn rules(&self) -> Vec<RuleStanding> {
@@ -210,6 +226,8 @@ struct Picture {
     listed: BTreeSet<String>,
 }
 
+/// Callers that are named in a line; of more it is told how many they are, and the object's status names some.
+const NAMED: usize = 5;
 /// Kinds that must have been listed.
 const KINDS: usize = 2;
 
@@ -252,21 +270,38 @@ fn report(all: &Vec<Standing>, now: Timestamp) -> String {
             met = true;
             table.row(row(&policy, rule, now));
         }
-        if standing.rules.is_empty() {
-            let callers = match standing.callers {
-                None => "the hub has not told whom it reaches".to_owned(),
-                Some(0) => "it reaches no caller".to_owned(),
-                Some(1) => "none of its rules has done anything to its caller".to_owned(),
-                Some(many) => format!("none of its rules has done anything to its {many} callers"),
-            };
-            let _ = writeln!(notes, "{policy}: {callers}");
-        }
+        let _ = writeln!(notes, "{policy}: {}", reach(standing));
     }
     match (met, notes.is_empty()) {
         (false, true) => "there is no CircuitBreaker and no FaultInjection\n".to_owned(),
         (false, false) => notes,
         (true, _) => format!("{table}{notes}"),
     }
+}
+
+/// Whom a policy reaches, and whether anything came of it.
+fn reach(standing: &Standing) -> String {
+    let quiet = if standing.rules.is_empty() {
+        "; none of its rules has done anything"
+    } else {
+        ""
+    };
+    let Some(count) = standing.callers else {
+        return format!("the hub has not told whom it reaches{quiet}");
+    };
+    let callers = match count {
+        0 => return "it reaches no caller".to_owned(),
+        1 => "1 caller".to_owned(),
+        many => format!("{many} callers"),
+    };
+    let names: Vec<_> = standing.caller_names.iter().take(NAMED).map(String::as_str).collect();
+    let rest = usize::try_from(count).unwrap_or_default().saturating_sub(names.len());
+    let names = match (names.is_empty(), rest) {
+        (true, _) => String::new(),
+        (false, 0) => format!(" ({})", names.join(", ")),
+        (false, rest) => format!(" ({} and {rest} more)", names.join(", ")),
+    };
+    format!("it reaches {callers}{names}{quiet}")
 }
 
 fn row(policy: &str, rule: &RuleStanding, now: Timestamp) -> Vec<String> {
@@ -300,7 +335,7 @@ mod tests {
         serde_json::from_value(json!({
             "metadata": {"name": "calm", "namespace": "ops"},
             "spec": {},
-            "status": {"callers": 2, "targetStatus": [
+            "status": {"callers": 2, "callerNames": ["east/ops/op-0", "east/ops/op-1"], "targetStatus": [
                 {"podName": "op-0", "cluster": "east", "router": "gateway", "limitingSnapshots": [opened]},
                 {"router": "gateway", "limitingSnapshots": [shared]},
             ]},
@@ -321,14 +356,17 @@ mod tests {
             "POLICY                    RULE      CALLER      ROUTER    STATE    SINCE   REASON          LAST MINUTE   TOTAL   TOKENS",
             "CircuitBreaker/ops/calm   deletes   east/op-0   gateway   Opened   12s     LimitExceeded   40            41      0",
             "CircuitBreaker/ops/calm   reads     all         gateway   Closed   -       -               0             2       7",
+            "CircuitBreaker/ops/calm: it reaches 2 callers (east/ops/op-0, east/ops/op-1)",
             "FaultInjection/ops/rehearsal: it reaches no caller",
         ];
         let all = vec![breaker().standing(), faults(0).standing()];
         assert_eq!(report(&all, now), lines.join("\n") + "\n");
-        let quiet = report(&vec![faults(3).standing()], now);
+        let mut quiet = faults(7).standing();
+        quiet.caller_names = (0..7).map(|number| format!("east/ops/op-{number}")).collect();
         assert_eq!(
-            quiet,
-            "FaultInjection/ops/rehearsal: none of its rules has done anything to its 3 callers\n"
+            report(&vec![quiet], now),
+            "FaultInjection/ops/rehearsal: it reaches 7 callers (east/ops/op-0, east/ops/op-1, east/ops/op-2, east/ops/op-3, \
+             east/ops/op-4 and 2 more); none of its rules has done anything\n"
         );
         assert!(report(&Vec::new(), now).starts_with("there is no"));
     }

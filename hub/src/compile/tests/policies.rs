@@ -5,6 +5,7 @@ use portolan_wire::subscription::Subscription;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::compile::policies::MAX_NAMED;
 use crate::facts::{
     FaultsStopped, PolicyInForce, PolicyKind, PolicyName, PolicyObject, PolicySpec, PolicyStatus, Selection,
 };
@@ -46,7 +47,6 @@ impl Fleet {
             Some(before) => (before.created, before.generation + 1),
             None => (second(i64::try_from(self.facts.policies.len()).unwrap()), 1),
         };
-        let json = spec.to_string();
         let (spec, selector, caller_clusters) = match name.kind {
             PolicyKind::CircuitBreaker => {
                 let spec: CircuitBreakerSpec = serde_json::from_value(spec).unwrap();
@@ -73,7 +73,7 @@ impl Fleet {
                 caller_clusters,
             }),
             problems: Vec::new(),
-            in_force: Some(Arc::new(PolicyInForce { generation, spec, json })),
+            in_force: PolicyInForce::new(generation, spec).map(Arc::new),
             closed: Vec::new(),
             bad_close: Vec::new(),
             status: PolicyStatus::Breaker(CircuitBreakerStatus::default()),
@@ -93,7 +93,7 @@ impl World {
 
     fn reach(&self, name: &str) -> (Standing, usize) {
         let reach = &self.policies[&named(name)];
-        (reach.standing, reach.callers)
+        (reach.standing, reach.callers.count)
     }
 }
 
@@ -249,7 +249,63 @@ fn the_youngest_of_too_many_in_a_namespace_are_left_out() {
         .values()
         .filter(|reach| reach.standing == Standing::InForce);
     assert_eq!(told.count(), MAX_IN_NAMESPACE + 1);
-    assert_eq!(world.view("east", "p1").unwrap().policies.len(), MAX_IN_NAMESPACE);
+    // One that is switched off takes nobody's place.
+    fleet
+        .facts
+        .policies
+        .get_mut(&named("CircuitBreaker/ops/p99999"))
+        .unwrap()
+        .labelled_off = true;
+    let world = fleet.compile(0);
+    assert_eq!(world.reach(&youngest).0, Standing::InForce);
+    assert_eq!(world.reach("CircuitBreaker/ops/p99999").0, Standing::Withdrawn);
+}
+
+#[test]
+fn a_caller_is_held_by_the_oldest_of_too_many() {
+    let mut fleet = Fleet::with_callers();
+    let name = |number: usize| format!("CircuitBreaker/ops/p{:05}", 99_999 - number);
+    for number in 0..=MAX_OF_CALLER {
+        fleet.policy(&name(number), json!({"selector": {}}));
+    }
+    let first = fleet.policy(&name(0), json!({"selector": {}, "callerClusters": ["east"]}));
+    first.created = second(0);
+    let world = fleet.compile(0);
+    let held = |home: &str, uid: &str| world.view(home, uid).unwrap().policies.clone();
+    let (east, west) = (held("east", "p1"), held("west", "p3"));
+    assert_eq!((east.len(), west.len()), (MAX_OF_CALLER, MAX_OF_CALLER));
+    let youngest = name(MAX_OF_CALLER);
+    assert!(
+        !east.contains(&youngest) && west.contains(&youngest),
+        "there it is not one too many"
+    );
+    assert!(east.is_sorted());
+    let spared = |name: &str| world.policies[&named(name)].callers.spared;
+    assert_eq!((spared(&youngest), spared(&name(0))), (2, 0));
+    assert_eq!(world.reach(&youngest), (Standing::InForce, 3));
+}
+
+#[test]
+fn the_first_callers_are_named_in_order() {
+    let mut fleet = Fleet::with_callers();
+    for number in 0..2 * MAX_NAMED {
+        // In the order of uids the last comes first.
+        fleet.caller("west", &format!("uid-{:03}", 999 - number), "op");
+    }
+    fleet.policy(CALM, json!({"selector": {}}));
+    fleet.policy(SHAKE, json!({"selector": {}, "callerClusters": ["east"]}));
+    let world = fleet.compile(0);
+    let told = |name: &str| -> Vec<String> {
+        let first = &world.policies[&named(name)].callers.first;
+        first.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(told(SHAKE), ["east/ops/pod-p1", "east/ops/pod-p2"]);
+    let calm = told(CALM);
+    assert_eq!(calm.len(), MAX_NAMED);
+    assert_eq!(calm[..3], ["east/ops/pod-p1", "east/ops/pod-p2", "west/ops/pod-p3"]);
+    let uid = 1_000 - 2 * MAX_NAMED;
+    assert_eq!(calm[3], format!("west/ops/pod-uid-{uid:03}"));
+    assert_eq!(world.reach(CALM).1, 2 * MAX_NAMED + 3);
 }
 
 #[test]

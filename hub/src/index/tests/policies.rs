@@ -54,7 +54,9 @@ fn the_last_good_spec_stays_in_force() {
         Change::Compile
     );
     assert_eq!((in_force(&facts), kept(&facts, BREAKER).problems.len()), (Some(2), 0));
-    for (generation, spec) in [(3, bad()), (4, unreadable.clone())] {
+    let no_fields = [json!([]), json!(null)];
+    for (generation, spec) in [bad(), unreadable.clone()].into_iter().chain(no_fields).enumerate() {
+        let generation = 3 + i64::try_from(generation).unwrap();
         let change = facts.apply_policy(BREAKER, &policy(BREAKER, generation, spec));
         assert_eq!(change, Change::Compile, "statuses tell which generation they are about");
         assert_eq!(in_force(&facts), Some(2));
@@ -62,7 +64,7 @@ fn the_last_good_spec_stays_in_force() {
     }
     let mut sidecar = good();
     sidecar["rateLimitings"][0]["restRules"] = json!([{"url": "https://x.example/*", "method": "GET"}]);
-    facts.apply_policy(BREAKER, &policy(BREAKER, 5, sidecar));
+    facts.apply_policy(BREAKER, &policy(BREAKER, 7, sidecar));
     assert_eq!(
         in_force(&facts),
         Some(2),

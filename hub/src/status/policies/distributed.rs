@@ -1,10 +1,9 @@
 //! Condition Distributed of policies: how many of the routers that may be told of a policy hold it as it is now, with the
 //! present views of the callers that it holds. Pure; called by `policies`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_crds::{ConditionReason, ConditionType, Finding};
-use portolan_wire::v1::resource::Body;
 
 use super::super::Routers;
 use crate::acks::RouterState;
@@ -13,33 +12,57 @@ use crate::facts::PolicyName;
 
 const TYPE: ConditionType = ConditionType::Distributed;
 
-/// Routers that are connected, as far as policies are concerned.
-pub(super) struct Connected<'a>(Vec<Router<'a>>);
+/// Routers that are connected, as far as policies are concerned. A fleet has a router for each Pod of some operators: what is asked
+/// of each policy is looked up, and asked of none but those whom it concerns.
+#[derive(Default)]
+pub(super) struct Connected<'a> {
+    routers: Vec<Router<'a>>,
+    /// Places of those that are told of all policies.
+    of_all: Vec<usize>,
+    /// Places of the others, by what they are told of.
+    told: BTreeMap<PolicyName, Vec<usize>>,
+    /// Places of those that hold it, whether or not they are to.
+    holding: BTreeMap<&'a PolicyName, Vec<usize>>,
+}
 
 struct Router<'a> {
     name: &'a str,
     state: &'a RouterState,
-    scope: Scope,
     /// Policies of callers of which it does not hold the present view.
     lagging: BTreeSet<&'a str>,
 }
 
 impl<'a> Connected<'a> {
     pub(super) fn of(world: &'a World, routers: &'a Routers) -> Self {
+        let mut connected = Self::default();
         if world.policies.is_empty() {
-            return Self(Vec::new());
+            return connected;
         }
-        let connected = routers.iter().filter(|(_, state)| state.left.is_none());
-        let looked_at = connected.map(|(name, state)| {
+        let here = routers.iter().filter(|(_, state)| state.left.is_none());
+        for (place, (name, state)) in here.enumerate() {
             let scope = Scope::of(&state.subscription, world);
-            Router {
+            match scope.policies() {
+                None => connected.of_all.push(place),
+                Some(policies) => {
+                    for policy in policies {
+                        connected.told.entry(policy.clone()).or_default().push(place);
+                    }
+                }
+            }
+            for policy in state.held.keys().filter_map(policy_of) {
+                connected.holding.entry(policy).or_default().push(place);
+            }
+            connected.routers.push(Router {
                 name,
                 state,
                 lagging: lagging(world, state, &scope),
-                scope,
-            }
-        });
-        Self(looked_at.collect())
+            });
+        }
+        connected
+    }
+
+    fn at<'b>(&'b self, places: impl IntoIterator<Item = &'b usize>) -> Vec<&'b Router<'a>> {
+        places.into_iter().map(|place| &self.routers[*place]).collect()
     }
 
     pub(super) fn distributed(&self, world: &World, name: &PolicyName, standing: Standing) -> Finding {
@@ -49,9 +72,15 @@ impl<'a> Connected<'a> {
             return Finding::unknown(TYPE, ConditionReason::Invalid, message);
         }
         let Some(compiled) = world.resources.get(&policy) else {
-            return self.withdrawn(&policy);
+            return self.withdrawn(name);
         };
-        let told: Vec<_> = self.0.iter().filter(|router| router.scope.sees(&policy)).collect();
+        let mut places: Vec<_> = self
+            .of_all
+            .iter()
+            .chain(self.told.get(name).into_iter().flatten())
+            .collect();
+        places.sort_unstable();
+        let told = self.at(places);
         if told.is_empty() {
             let message = "no router is connected that is to be told of it";
             return Finding::unknown(TYPE, ConditionReason::WaitingForRouter, message);
@@ -84,9 +113,9 @@ impl<'a> Connected<'a> {
     }
 
     /// Of a policy that is to be held by none.
-    fn withdrawn(&self, policy: &Ref) -> Finding {
-        let holding = self.0.iter().filter(|router| router.state.held.contains_key(policy));
-        let holding: Vec<_> = holding.map(|router| router.name).collect();
+    fn withdrawn(&self, policy: &PolicyName) -> Finding {
+        let holding = self.at(self.holding.get(policy).into_iter().flatten());
+        let holding: Vec<_> = holding.iter().map(|router| router.name).collect();
         if holding.is_empty() {
             return Finding::holds(TYPE, "no router that is connected holds it");
         }
@@ -106,13 +135,18 @@ impl Router<'_> {
     }
 }
 
+fn policy_of(held: &Ref) -> Option<&PolicyName> {
+    match held {
+        Ref::Policy(name) => Some(name),
+        _ => None,
+    }
+}
+
 fn lagging<'a>(world: &'a World, state: &RouterState, scope: &Scope) -> BTreeSet<&'a str> {
-    let views = world.resources.iter().filter_map(|(name, compiled)| {
-        let Some(Body::CallerView(view)) = &compiled.resource.body else {
-            return None;
-        };
-        let lags = scope.sees(name) && state.held.get(name) != Some(compiled.version());
-        lags.then_some(&view.policies)
-    });
-    views.flatten().map(String::as_str).collect()
+    let lags = |view: &&Ref| {
+        let present = world.resources.get(*view);
+        present.is_some_and(|present| state.held.get(*view) != Some(present.version()))
+    };
+    let views = scope.views(world).filter(lags).filter_map(|view| world.view_of(view));
+    views.flat_map(|view| &view.policies).map(String::as_str).collect()
 }

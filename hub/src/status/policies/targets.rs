@@ -8,7 +8,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portolan_crds::circuit_breaker::{LimitingSnapshot, LimitingState, TargetStatus};
 use portolan_crds::fault_injection::InjectedStatus;
 use portolan_wire::v1;
-use portolan_wire::v1::resource::Body;
 
 use super::super::Routers;
 use super::super::finding::whole_seconds;
@@ -20,6 +19,9 @@ const MAX_SHOWN: usize = 200;
 
 /// Rules that refuse all, by router, Pod with its cluster, and rule; and why.
 pub(in crate::status) type Opened = BTreeMap<(String, String, String), String>;
+
+/// Faults that were injected, each with the caller that it hits most and the router.
+pub(in crate::status) type Injected = BTreeMap<String, String>;
 
 /// What connected routers report, by policy.
 pub(super) struct Reports<'a>(BTreeMap<&'a str, Vec<Found<'a>>>);
@@ -72,6 +74,15 @@ impl<'a> Reports<'a> {
             (key, found.state.reason.clone())
         });
         named.collect()
+    }
+
+    pub(super) fn hits(&self, name: &PolicyName) -> Injected {
+        let mut hits = Injected::new();
+        for found in self.found(name).iter().filter(|found| found.state.total > 0) {
+            let whom = || format!("caller {} through router {}", found.caller(), found.router);
+            hits.entry(found.state.rule.clone()).or_insert_with(whom);
+        }
+        hits
     }
 
     /// Callers and their rules, both in the order of the worst rule.
@@ -139,10 +150,8 @@ fn caller<'a>(world: &'a World, name: &str) -> Option<(&'a str, &'a str)> {
         home: home.to_owned(),
         pod_uid: pod_uid.to_owned(),
     };
-    match &world.resources.get(&view)?.resource.body {
-        Some(Body::CallerView(view)) => Some((&view.home_cluster, &view.pod)),
-        _ => None,
-    }
+    let view = world.view_of(&view)?;
+    Some((&view.home_cluster, &view.pod))
 }
 
 fn snapshot(state: &v1::RuleState) -> LimitingSnapshot {

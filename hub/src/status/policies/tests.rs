@@ -52,7 +52,6 @@ fn compiled(version: &str, body: Body) -> Compiled {
 impl Scene {
     fn new(name: &str, spec: Value) -> Self {
         let name = named(name);
-        let json = spec.to_string();
         let (spec, status) = match name.kind {
             PolicyKind::CircuitBreaker => (
                 PolicySpec::Breaker(serde_json::from_value(spec).unwrap()),
@@ -76,11 +75,7 @@ impl Scene {
                 caller_clusters: Vec::new(),
             }),
             problems: Vec::new(),
-            in_force: Some(Arc::new(PolicyInForce {
-                generation: 3,
-                spec,
-                json,
-            })),
+            in_force: PolicyInForce::new(3, spec).map(Arc::new),
             closed: Vec::new(),
             bad_close: Vec::new(),
             status,
@@ -96,6 +91,7 @@ impl Scene {
                 policies: vec![name.to_string()],
                 ..v1::CallerView::default()
             };
+            world.add_view(view(uid), body.clone());
             world.resources.insert(view(uid), compiled("w", Body::CallerView(body)));
         }
         let mut scene = Self {
@@ -122,7 +118,12 @@ impl Scene {
             uid: "uid".to_owned(),
             generation: 3,
             standing,
-            callers: 2,
+            rules: None,
+            callers: Reached {
+                count: 2,
+                spared: 0,
+                first: ["east/ops/pod-p".into(), "east/ops/pod-q".into()].into(),
+            },
         };
         let name = self.facts.policies.keys().next().unwrap().clone();
         if standing != Standing::InForce {
@@ -319,10 +320,37 @@ fn routers_that_do_not_hold_it_are_counted_and_named() {
     scene.finds("Distributed", "Unknown/WaitingForRouter", "");
 }
 
+fn reached(scene: &mut Scene) -> &mut Reached {
+    &mut scene.world.policies.values_mut().next().unwrap().callers
+}
+
+#[test]
+fn callers_are_named_and_the_rest_is_counted() {
+    let mut scene = Scene::new(CALM, slow());
+    let status = scene.breaker();
+    assert_eq!(status.caller_names, ["east/ops/pod-p", "east/ops/pod-q"]);
+    assert_eq!(status.callers_not_named, None);
+    reached(&mut scene).count = 70;
+    let status = scene.breaker();
+    assert_eq!((status.callers, status.callers_not_named), (Some(70), Some(68)));
+    let mut faults = Scene::new(SHAKE, json!({"selector": {}}));
+    reached(&mut faults).count = 3;
+    let Some(PolicyStatus::Fault(status)) = faults.status() else {
+        panic!("a FaultInjection")
+    };
+    assert_eq!((status.caller_names.len(), status.callers_not_named), (2, Some(1)));
+}
+
 #[test]
 fn why_nobody_is_found_is_told() {
     let mut scene = Scene::new(CALM, slow());
-    scene.world.policies.get_mut(&named(CALM)).unwrap().callers = 0;
+    reached(&mut scene).spared = 1;
+    scene.finds(
+        "CallersFound",
+        "False/TooManyPolicies",
+        "1 of them are held by the 200 oldest",
+    );
+    *reached(&mut scene) = Reached::default();
     scene.finds("CallersFound", "False/NoCallers", "spec.selector");
     scene
         .world

@@ -10,9 +10,10 @@ use super::{InFlight, RouterSession};
 use crate::acks::Reported;
 use crate::compile::{Ref, Scope, World};
 use crate::distribute::Published;
+use crate::facts::PolicyName;
 use crate::metrics::Answer;
 use crate::stream::breakers::{answers, bounded, other_leases};
-use crate::stream::policies::{demands, rule_states};
+use crate::stream::policies::Known;
 use crate::stream::transaction::{Holding, Transaction};
 
 impl RouterSession {
@@ -69,10 +70,17 @@ impl RouterSession {
     }
 
     fn hear_policies(&self, report: v1::PolicyReport) {
-        let told_of = self.told_of();
-        let states = rule_states(report.rules, &told_of);
+        let published = self.service.worlds.borrow().clone();
+        let known = Known {
+            told_of: self.told_of(),
+            rules_of: |policy: &PolicyName| {
+                let world = &published.as_ref()?.world;
+                world.policies.get(policy)?.rules.clone()
+            },
+        };
+        let states = known.rule_states(report.rules);
         self.service.acks.policies_reported(&self.router, self.epoch, states);
-        let demands = demands(report.demands, &told_of);
+        let demands = known.demands(report.demands);
         self.service
             .shares
             .reported(&self.router, self.epoch, &demands, report.shares_revision);

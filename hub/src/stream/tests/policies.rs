@@ -239,8 +239,8 @@ async fn how_rules_stand_is_kept_as_far_as_the_router_knows_them() {
         state(CALM, "east/nobody"),
         state(CALM, ""),
     ];
-    let mut acks = hub.acks.changes();
-    acks.mark_unchanged();
+    let mut rules_changed = hub.acks.rule_changes();
+    rules_changed.mark_unchanged();
     let report = v1::PolicyReport {
         rules,
         ..v1::PolicyReport::default()
@@ -251,5 +251,5 @@ async fn how_rules_stand_is_kept_as_far_as_the_router_knows_them() {
         (kept.iter().map(|state| state.caller.as_str()).collect::<Vec<_>>() == ["east/p", ""]).then_some(())
     })
     .await;
-    assert!(acks.has_changed().unwrap(), "that something opened is news");
+    assert!(rules_changed.has_changed().unwrap(), "that something opened is news");
 }

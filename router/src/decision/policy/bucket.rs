@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::Tick;
+use super::takes::Takes;
 use crate::value::policy::Rate;
 
 /// Of a whole bucket.
@@ -60,6 +61,27 @@ impl Bucket {
     /// Takes so many tokens. The caller has looked whether they are there.
     pub(crate) fn take(&mut self, rate: &Rate, tokens: u32) {
         self.level = self.level.saturating_sub(parts(rate, tokens));
+    }
+
+    /// Takes a token at each of these moments, none of which is before it was looked at last. All were there then.
+    pub(crate) fn take_each(&mut self, rate: &Rate, takes: &Takes) {
+        let (token, coming) = (parts(rate, 1), u64::from(rate.limit) * u64::from(self.share));
+        let came = |passed: u64| u128::from(passed) * u128::from(coming);
+        let never_full = self.level + came(takes.last.since(self.at));
+        let never_full = never_full.saturating_sub(token * u128::from(takes.count));
+        let corner = takes.least(coming, token);
+        let full = capacity(rate, self.share) + came(corner.ago);
+        let full = full.saturating_sub(token * u128::from(corner.takes));
+        self.level = never_full.min(full);
+        self.at = self.at.max(takes.last);
+    }
+
+    /// How many tokens are there, as it was looked at last, up to `most`.
+    pub(crate) fn affords(&self, rate: &Rate, most: u32) -> u32 {
+        if self.has(rate, most) {
+            return most;
+        }
+        u32::try_from(self.tokens(rate)).unwrap_or(most)
     }
 
     /// So many tokens are there again, as far as there is room for them.
@@ -154,6 +176,31 @@ mod tests {
             }
             once.advance(&rate, now);
             prop_assert_eq!(often, once);
+        }
+
+        #[test]
+        fn tokens_taken_afterwards_leave_what_tokens_taken_at_once_would(
+            rate in rate(), share in share(), spent in any::<u32>(), steps in vec(0..3_000_000_000_u64, 1..70), later in 0..5_000_000_000_u64,
+        ) {
+            let mut once = Bucket::full(&rate, share, Tick::default());
+            once.take(&rate, spent);
+            let mut now = Tick::default();
+            let moments: Vec<_> = steps.iter().map(|step| { now = now.after(*step); now }).collect();
+            let afforded = once.affords(&rate, u32::try_from(moments.len()).unwrap());
+            let moments = &moments[..usize::try_from(afforded).unwrap()];
+            let mut afterwards = once.clone();
+            for at in moments {
+                once.advance(&rate, *at);
+                prop_assert!(once.has(&rate, 1));
+                once.take(&rate, 1);
+            }
+            if let Some(takes) = Takes::at(moments.iter().rev().copied()) {
+                afterwards.take_each(&rate, &takes);
+            }
+            prop_assert_eq!(&afterwards, &once);
+            afterwards.advance(&rate, now.after(later));
+            once.advance(&rate, now.after(later));
+            prop_assert_eq!(afterwards, once);
         }
 
         #[test]

@@ -16,6 +16,7 @@ use portolan_crds::circuit_breaker::TriggerPolicy;
 use super::Tick;
 use super::bucket::{Bucket, MILLIONTHS};
 use super::recent::Recent;
+use super::takes::Takes;
 use crate::value::policy::Limit;
 
 /// A limit that routers share opens when it has refused for so long: shares follow demand within a second or two, and a router
@@ -151,6 +152,21 @@ impl RuleState {
             }
         }
         false
+    }
+
+    /// How many requests it lets pass from now on whatever time brings, if each costs the usual, up to `most`. What time has
+    /// brought is carried out.
+    pub(crate) fn affords(&mut self, limit: &Limit, most: u32, now: Tick) -> u32 {
+        self.pass_time(limit, now);
+        if self.opened.is_some() || !limit.counts() {
+            return 0;
+        }
+        self.bucket.affords(&limit.rate, most)
+    }
+
+    /// Requests of the usual cost have passed at these moments, as many as it affords.
+    pub(crate) fn passed(&mut self, limit: &Limit, takes: &Takes) {
+        self.bucket.take_each(&limit.rate, takes);
     }
 
     /// A request that had passed was refused for another reason. What has opened meanwhile stays so.

@@ -60,7 +60,10 @@ impl Call<'_> {
             Box::pin(ordered::happens(&self.edge.parts, injection, &admission)).await?;
         }
         match &admission.judging {
-            Some((policies, judging)) => policies.admit(judging),
+            Some((policies, judging)) => {
+                let judged = policies.admit(judging);
+                judged.map_err(|fault| fault.of_request(|| request.asked.about()))
+            }
             None => Ok(()),
         }
     }

@@ -7,12 +7,15 @@ use std::sync::atomic::AtomicBool;
 use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::edge::operators::Operators;
 use crate::resource::injected::Kind;
 use crate::resource::upstream::scripted::spawn;
+use crate::value::snapshot::told;
 
 const PODS: &str = "/api/v1/namespaces/east/pods";
 const ONE: &str = "/api/v1/namespaces/east/pods/one";
@@ -360,36 +363,53 @@ async fn an_abort_teaches_nothing_about_its_member() {
     assert_eq!(answer.status(), 200);
 }
 
-/// The predecessor read its rules while they were written, and ended for it.
-#[tokio::test]
+/// A FaultInjection whose one rule hits everything and is named after its edit.
+fn marked(object: &str, edit: usize) -> Body {
+    let rule = json!([{"name": format!("edit-{edit}"), "delay": {"fixedDelay": "1us"}}]);
+    let Body::Policy(policy) = told::fault_injection(&faults(&rule)) else {
+        unreachable!("it is one")
+    };
+    Body::Policy(v1::Policy {
+        name: format!("FaultInjection/ops/{object}"),
+        uid: object.to_owned(),
+        ..policy
+    })
+}
+
+/// The predecessor read its rules while they were written, and ended for it. Here two objects change together, each of which
+/// marks all answers by the edit that it is of: of half an edit an answer would have marks of two.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_request_is_judged_by_half_an_edit() {
+    const EDITS: usize = 300;
     let (_backend, operators) = operators(mirror()).await;
-    let over = AtomicBool::new(false);
-    let edits = async {
-        for round in 0..300 {
-            let code = if round % 2 == 0 { 500 } else { 503 };
-            let name = format!("all-{code}");
-            operators.order(&faults(&json!([{"name": name, "abort": {"httpStatus": code}}])));
-            if round % 50 == 0 {
-                operators.stop();
+    operators.tell([marked("one", 0), marked("other", 0)]);
+    operators.hold(&["FaultInjection/ops/one", "FaultInjection/ops/other"]);
+    let over = Arc::new(AtomicBool::new(false));
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let (mut client, over) = (operators.connect().await, over.clone());
+        let requests: Vec<_> = (0..16).map(|_| operators.request("a", "GET", ONE, "")).collect();
+        clients.spawn(async move {
+            let mut seen = std::collections::BTreeSet::new();
+            for request in requests.iter().cycle() {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let answer = client.send_request(request.clone()).await.unwrap();
+                let marks = marks(&answer).expect("both hit everything").to_owned();
+                let edits: Vec<_> = marks.split(", ").map(|mark| mark.rsplit_once('-').unwrap().1).collect();
+                assert_eq!((edits.len(), edits[0]), (2, edits[1]), "{marks}");
+                seen.insert(edits[0].to_owned());
             }
-            tokio::task::yield_now().await;
-        }
-        over.store(true, Ordering::SeqCst);
-    };
-    let asks = async {
-        let mut client = operators.connect().await;
-        while !over.load(Ordering::SeqCst) {
-            let answer = client
-                .send_request(operators.request("a", "GET", ONE, ""))
-                .await
-                .unwrap();
-            let expected = match answer.status().as_u16() {
-                200 => None,
-                code => Some(format!("ops/fj/all-{code}")),
-            };
-            assert_eq!(marks(&answer), expected.as_deref());
-        }
-    };
-    tokio::join!(edits, asks);
+            seen.len()
+        });
+    }
+    for edit in 1..EDITS {
+        operators.tell([marked("one", edit), marked("other", edit)]);
+        tokio::task::yield_now().await;
+    }
+    over.store(true, Ordering::Relaxed);
+    while let Some(seen) = clients.join_next().await {
+        assert!(seen.unwrap() > 10, "requests and edits took turns");
+    }
 }

@@ -128,6 +128,10 @@ async fn who_is_over_a_limit_is_told_so_in_a_status_and_when_to_come_again() {
     assert_eq!(answer.headers()[RETRY_AFTER], "30");
     let (cause, _) = refused(answer, 429, "TooManyRequests").await;
     assert!(cause.starts_with("CircuitBreaker/ops/cb/all: "), "{cause}");
+    for (path, kind, name) in [(ONE, "pods", json!("one")), (ALL, "pods", Value::Null)] {
+        let details = &json(world.get(path).await).await["details"];
+        assert_eq!((&details["kind"], &details["name"]), (&json!(kind), &name), "{path}");
+    }
     assert_eq!(world.asked(), 2, "no member hears of it");
     assert_eq!(
         world.operators.ask("b", "GET", ONE).await.status(),
@@ -276,10 +280,43 @@ async fn a_breaker_of_the_caller_stops_it_alone_at_the_member_that_fails_it() {
     assert_eq!(world.operators.ask("b", "GET", ONE).await.status(), 200);
     assert_eq!(world.code(&ONE.replace("east", "west")).await, 200);
     assert_eq!(world.code(ELECTION).await, 200, "its election goes on");
-    let watch = world.get(&format!("{ALL}?watch=true")).await;
-    assert_eq!(watch.headers()[RETRY_AFTER], "30");
-    let (cause, _) = refused(watch, 429, "TooManyRequests").await;
-    assert!(cause.starts_with("CircuitBreaker/ops/cb/own: "), "{cause}");
+}
+
+/// Informers list anew after a 503, and what a merged watch lacks it would tell nobody: so it is refused as a whole.
+#[tokio::test]
+async fn a_merged_watch_waits_for_the_callers_own_breaker_of_one_member() {
+    let world = World::new().await;
+    world.hold(&breaker(&["east"]));
+    world.broken.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert_eq!(world.code(ONE).await, 503);
+    }
+    world.broken.store(false, Ordering::Relaxed);
+    let watch = format!("{ALL}?watch=true");
+    let answer = world.get(&watch).await;
+    assert_eq!(answer.headers()[RETRY_AFTER], "30");
+    assert_eq!(answer.status(), 429);
+    let status = json(answer).await;
+    assert_status(&status, 429, "TooManyRequests");
+    let (details, cause) = (&status["details"], &status["details"]["causes"][0]);
+    assert_eq!((&details["kind"], &cause["reason"]), (&json!("pods"), &json!("Policy")));
+    let message = cause["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("CircuitBreaker/ops/cb/own: ") && message.contains("east"),
+        "{message}"
+    );
+    let other = world.operators.ask("b", "GET", &watch).await;
+    assert_eq!(other.status(), 200, "the caller's alone");
+    let one = world.get(&format!("{}?watch=true", PODS.replace("east", "west"))).await;
+    assert_eq!(one.status(), 200, "the other member's alone");
+    world.operators.hold(&[]);
+    assert_eq!(world.code(&watch).await, 200, "whom the policy does not hold");
+    world.operators.hold(&[told::CIRCUIT_BREAKER]);
+    assert_eq!(
+        world.code(&watch).await,
+        429,
+        "nobody gets rid of it by leaving for a moment"
+    );
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use portolan_crds::circuit_breaker::CallerBreaker;
 use tokio::sync::watch;
 
+use super::caller::ASIDE;
 use crate::decision::policy::{Recent, Tick};
 use crate::resource::breaker::{Beside, BesidePass, Settings};
 use crate::value::policy::Policy;
@@ -37,9 +38,11 @@ pub(super) struct Entry {
     pub(super) refused: Mutex<Recent>,
     /// When a person closed it last, in milliseconds of Unix time, as far as that was carried out.
     closed_at: Mutex<i64>,
+    /// Until when it is laid aside, as its policy holds its caller no more.
+    aside: Mutex<Option<Tick>>,
 }
 
-/// All of them. Bounded by known callers, as each swap takes out whose policy or caller is gone.
+/// All of them. Bounded by known callers, as each swap takes out whose caller is gone, or whose policy has been for minutes.
 #[derive(Debug, Default)]
 pub(super) struct CallerBreakers {
     // Sharded locks: a look-up for each request of a caller that has any.
@@ -55,6 +58,11 @@ pub(super) struct Open<'a> {
 }
 
 impl Entry {
+    /// Its own name.
+    pub(super) fn rule(&self) -> &str {
+        &self.spec.name
+    }
+
     /// `<breaker>@<cluster>`, as the hub knows it.
     pub(super) fn name(&self, key: &BreakerKey) -> String {
         format!("{}@{}", self.spec.name, key.cluster)
@@ -105,14 +113,21 @@ impl CallerBreakers {
         Ok(passes)
     }
 
-    /// Takes out whose policy or caller is gone, and those that are another rule now; and carries out what people closed.
-    pub(super) fn follow(&self, snapshot: &Snapshot) {
+    /// Takes out whose caller is gone, those that are another rule now, and those that were laid aside for long; and carries out
+    /// what people closed.
+    pub(super) fn follow(&self, snapshot: &Snapshot, now: Tick) {
         self.all.retain(|key, entry| {
-            let view = snapshot.callers.get(&key.caller);
-            let of = view.and_then(|view| view.policies.as_ref());
-            let mut all = of.into_iter().flat_map(|policies| policies.breakers(&key.cluster));
-            let kept = all.find(|(policy, spec)| *policy.uid == *key.uid && **spec == entry.spec);
-            if let Some((policy, spec)) = kept
+            let Some(view) = snapshot.callers.get(&key.caller) else {
+                return false;
+            };
+            let of = view.policies.as_ref().map(|of| of.policies()).unwrap_or_default();
+            let Some(policy) = of.iter().find(|policy| policy.uid == key.uid) else {
+                let mut aside = entry.aside.lock();
+                return now < *aside.get_or_insert(now.after(ASIDE));
+            };
+            *entry.aside.lock() = None;
+            let kept = policy.breakers().iter().find(|spec| **spec == entry.spec);
+            if let Some(spec) = kept
                 && let Some(at) = closed_at(policy, spec, &key.cluster)
             {
                 entry.close_by_hand(at);
@@ -121,10 +136,12 @@ impl CallerBreakers {
         });
     }
 
-    /// Tells each of them.
+    /// Tells each of them that is in force.
     pub(super) fn each(&self, mut tell: impl FnMut(&BreakerKey, &Entry)) {
         for entry in &self.all {
-            tell(entry.key(), entry.value());
+            if entry.value().aside.lock().is_none() {
+                tell(entry.key(), entry.value());
+            }
         }
     }
 
@@ -153,6 +170,7 @@ impl CallerBreakers {
                 breaker: Beside::new(settings(spec), self.changes.clone()),
                 refused: Mutex::default(),
                 closed_at: Mutex::new(closed_at(policy, spec, cluster).unwrap_or(i64::MIN)),
+                aside: Mutex::default(),
             })
         };
         match self.all.entry(key) {

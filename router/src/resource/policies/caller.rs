@@ -1,16 +1,23 @@
 //! The limits of one caller: a state for each that a request has met, kept over swaps for rules that stay the same.
 //!
 //! A rule is the same if the policy's object is (by uid), its name is and all that it says is. One that nobody has met
-//! has no state: it is as it begins. Owner: `policies`, which locks it.
+//! has no state: it is as it begins. Rules of a policy that holds the caller no more are laid aside for a while: leaving a
+//! selection and coming back brings no tokens, and closes nothing. Owner: `policies`, which locks it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 
+use super::deferred::{Deferred, Own};
 use super::shared::{SharedRules, is_same};
-use crate::decision::policy::{Met, RuleState, Tick};
-use crate::value::policy::{CallerPolicies, Limit, Policy};
+use crate::decision::policy::{Judged, Met, RuleState, Tick, judge};
+use crate::value::policy::{CallerPolicies, Limit, Policy, Rows};
+
+/// How long a rule is laid aside, in nanoseconds: longer than a rollout that changes labels back and forth.
+pub(super) const ASIDE: u64 = 600_000_000_000;
+/// Most rules of a caller that are laid aside: as many as are judged without being slower.
+const MOST_ASIDE: usize = 1_024;
 
 /// All limits of one caller.
 #[derive(Debug)]
@@ -21,12 +28,35 @@ pub(super) struct CallerRules {
     pub(super) generation: u64,
     /// By id of the limit; `None`: not met yet, or shared with other callers. Boxed: of many rules few are met.
     states: Vec<Option<Box<RuleState>>>,
+    deferred: Deferred,
+    aside: Vec<Aside>,
+    /// When it was asked last. Threads read the clock before they have the lock: time does not go back here.
+    latest: Tick,
+    /// All rules are as if nobody had met them, and nobody has asked since.
+    idle: bool,
+}
+
+/// A rule that was met, of a policy that holds the caller no more.
+#[derive(Debug)]
+struct Aside {
+    uid: Arc<str>,
+    limit: Arc<Limit>,
+    state: Box<RuleState>,
+    until: Tick,
 }
 
 impl CallerRules {
     pub(super) fn new(of: Arc<CallerPolicies>, generation: u64) -> Self {
         let states = of.limits().map(|_| None).collect();
-        Self { of, generation, states }
+        Self {
+            of,
+            generation,
+            states,
+            deferred: Deferred::default(),
+            aside: Vec::new(),
+            latest: Tick::default(),
+            idle: false,
+        }
     }
 
     /// Whether a request may be judged by these policies of its snapshot. State that has moved on is not moved back: if not, it
@@ -42,31 +72,87 @@ impl CallerRules {
         if Arc::ptr_eq(&self.of, of) {
             return false;
         }
+        self.bring();
+        let now = self.not_before(now);
         let mut next = Self::new(of.clone(), generation);
-        let before = self.of.limits().zip(&mut self.states);
-        let mut before: HashMap<_, _> = before
-            .filter_map(|((policy, limit), state)| Some((key(policy, limit), (limit, state.take()?))))
-            .collect();
+        next.latest = now;
+        let mut before = self.known(now);
         let mut closed = false;
         for ((policy, limit), state) in of.limits().zip(&mut next.states) {
-            let Some((was, mut kept)) = before.remove(&key(policy, limit)) else {
+            let Some(mut kept) = before.remove(&(policy.uid.clone(), limit.name.clone())) else {
                 continue;
             };
-            if !is_same(was, limit) {
+            if !is_same(&kept.limit, limit) {
                 continue;
             }
             if let Some(at) = policy.closed_at(&limit.name) {
-                closed |= kept.close_by_hand(at, now);
+                closed |= kept.state.close_by_hand(at, now);
             }
-            *state = Some(kept);
+            *state = Some(kept.state);
         }
-        drop(before);
+        // An edit that takes a rule out of its policy ends it.
+        let holds = |aside: &Aside| of.policies().iter().any(|policy| policy.uid == aside.uid);
+        let left = before.into_values().filter(|aside| !holds(aside));
+        next.aside = left.take(MOST_ASIDE).collect();
         *self = next;
         closed
     }
 
+    /// All rules that were met, those that are laid aside too; they are as they are known over edits.
+    fn known(&mut self, now: Tick) -> HashMap<(Arc<str>, Box<str>), Aside> {
+        let until = now.after(ASIDE);
+        let states = self.of.limits().zip(&mut self.states);
+        let met = states.filter_map(|((policy, limit), state)| {
+            Some(Aside {
+                uid: policy.uid.clone(),
+                limit: limit.clone(),
+                state: state.take()?,
+                until,
+            })
+        });
+        let aside = std::mem::take(&mut self.aside).into_iter();
+        let all = aside.filter(|aside| now < aside.until).chain(met);
+        let worth = all.filter_map(|mut one| {
+            let untouched = one.state.stands(&one.limit, now).untouched;
+            (!untouched).then(|| ((one.uid.clone(), one.limit.name.clone()), one))
+        });
+        worth.collect()
+    }
+
+    /// Whether there is nothing to be kept of a caller that no policy holds.
+    pub(super) fn is_over(&mut self, now: Tick) -> bool {
+        self.aside.retain(|aside| now < aside.until);
+        self.states.is_empty() && self.aside.is_empty()
+    }
+
+    /// Takes the tokens that a request of this verb costs, of all limits of its rows, or says which refuses it.
+    pub(super) fn judge(&mut self, rows: &Rows, verb: &str, shared: &Mutex<SharedRules>, now: Tick) -> Judged {
+        let now = self.not_before(now);
+        self.idle = false;
+        let mut own = Own {
+            of: &self.of,
+            states: &mut self.states,
+        };
+        let id = self.deferred.kind(rows, &mut own, now);
+        let kind = self.deferred.get(id);
+        let mut open = OpenRules {
+            of: &self.of,
+            states: &mut self.states,
+            shared: kind.shares.then(|| shared.lock()),
+            now,
+        };
+        // Limits that are written to later let it pass in any case.
+        let judged = judge(&mut open, &kind.at_once, verb, now);
+        drop(open);
+        if judged.denied.is_none() {
+            self.deferred.passed(id, now);
+        }
+        judged
+    }
+
     /// Each limit that was met, with its state.
     pub(super) fn met(&mut self) -> impl Iterator<Item = (&Arc<Policy>, &Arc<Limit>, &mut RuleState)> {
+        self.bring();
         let all = self.of.limits().zip(&mut self.states);
         all.filter_map(|((policy, limit), state)| Some((policy, limit, &mut **state.as_mut()?)))
     }
@@ -77,8 +163,11 @@ impl CallerRules {
             .any(|id| self.of.limit(*id).is_some_and(|(_, limit)| limit.shared))
     }
 
-    /// The rules to judge by. `shared`: needed if one of them is.
+    /// The rules to look at. `shared`: needed if one of them is.
     pub(super) fn open<'a>(&'a mut self, shared: Option<MutexGuard<'a, SharedRules>>, now: Tick) -> OpenRules<'a> {
+        self.bring();
+        self.idle = false;
+        let now = self.not_before(now);
         OpenRules {
             of: &self.of,
             states: &mut self.states,
@@ -86,11 +175,29 @@ impl CallerRules {
             now,
         }
     }
-}
 
-/// By what a rule is known over edits.
-fn key<'a>(policy: &'a Policy, limit: &'a Limit) -> (&'a str, &'a str) {
-    (&policy.uid, &limit.name)
+    /// Nobody has asked since all rules were found to be as if nobody had met them.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle
+    }
+
+    /// All rules are as if nobody had met them.
+    pub(super) fn set_idle(&mut self) {
+        self.idle = true;
+    }
+
+    fn bring(&mut self) {
+        let mut own = Own {
+            of: &self.of,
+            states: &mut self.states,
+        };
+        self.deferred.bring(&mut own);
+    }
+
+    fn not_before(&mut self, now: Tick) -> Tick {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
 }
 
 /// The caller's rules, with those that it shares with others, locked.
@@ -107,7 +214,6 @@ impl Met for OpenRules<'_> {
         if let Some(shared) = self.shared.as_deref_mut().filter(|_| limit.shared) {
             return shared.rule(policy, limit, self.now);
         }
-        let begin = || Box::new(RuleState::own(limit, policy.closed_at(&limit.name), self.now));
-        (limit, self.states[id].get_or_insert_with(begin))
+        (limit, Own::begin((policy, limit), &mut self.states[id], self.now))
     }
 }

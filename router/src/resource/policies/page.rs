@@ -28,7 +28,7 @@ impl Policies {
                 "millionths": millionths,
             })
         });
-        let (records, bytes) = self.recorder.size();
+        let (records, bytes) = self.recorder.size(self.clock.now());
         json!({
             "policies": policies.into_iter().map(|policy| describe(policy, snapshot)).collect::<Vec<_>>(),
             "rules": self.worst_rules(MOST_RULES).iter().map(rule).collect::<Vec<_>>(),

@@ -25,6 +25,7 @@ pub(super) fn of_limit(policy: &Policy, limit: &Limit, denied: &Denied, asked: &
         why,
         collection: asked.is_collection(),
         retry_after_seconds: retry_after(denied.lasts),
+        about: None,
     }))
 }
 
@@ -39,6 +40,7 @@ pub(super) fn of_breaker(policy: &Policy, breaker: &str, cluster: &str, retry_in
         ),
         collection,
         retry_after_seconds: retry_after(Some(retry_in)),
+        about: None,
     }))
 }
 

@@ -1,5 +1,6 @@
 //! State of policies over requests, edits, swaps and shares, under a virtual clock; edits under load are in `load`.
 
+mod deferred;
 mod load;
 mod shares;
 mod speed;
@@ -219,10 +220,89 @@ async fn state_goes_with_its_caller_and_with_its_policy() {
     world.removed(v1::ResourceKind::CallerView, "east/1");
     assert_eq!((world.policies.callers.len(), world.report().rules.len()), (1, 1));
     world.removed(v1::ResourceKind::Policy, BREAKER);
-    assert_eq!((world.policies.callers.len(), world.report().rules.len()), (0, 0));
+    assert_eq!(world.report().rules.len(), 0);
     assert_eq!(world.pass("2", 5), 5);
     world.told([caller("1", &[BREAKER])]);
     assert_eq!(world.pass("1", 5), 5, "it is named, but not known");
+    advance(Duration::from_nanos(caller::ASIDE)).await;
+    world.told([caller("3", &[])]);
+    assert_eq!(world.policies.callers.len(), 0);
+}
+
+/// Who changes its labels back and forth would else have all tokens again, and close what has opened.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_a_selection_for_a_moment_finds_its_rules_as_it_left_them() {
+    let opened = with(
+        limit("opened", "Normal", 1, 0),
+        "resourceRules",
+        json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"], "namespaces": ["*"]}]),
+    );
+    let limits = [limit("all", "LimiterOnly", 5, 0), opened];
+    let delete = |world: &World| ask(&world.policies, &world.view("1"), world.snapshot.generation, "delete");
+    let mut world = World::new(&limits);
+    assert!(delete(&world).is_ok() && delete(&world).is_err());
+    assert_eq!(world.pass("1", 2), 2);
+    let minutes = |count: u64| Duration::from_mins(count);
+    for _ in 0..3 {
+        world.told([caller("1", &[])]);
+        assert_eq!(
+            (world.pass("1", 9), world.report().rules.len()),
+            (9, 0),
+            "nothing holds it"
+        );
+        advance(minutes(4)).await;
+        world.told([caller("2", &[BREAKER])]);
+        advance(minutes(4)).await;
+        world.told([caller("1", &[BREAKER])]);
+        assert_eq!(refusal(delete(&world)).by, RefusedBy::Opened);
+    }
+    // Meanwhile a person closes one, and the other becomes another rule.
+    world.told([caller("1", &[])]);
+    let closed = v1::ClosedByHand {
+        rule: "opened".into(),
+        at_unix_milliseconds: 1,
+    };
+    let edited = [limit("all", "LimiterOnly", 4, 0), limits[1].clone()];
+    let edited = v1::Policy {
+        closed: vec![closed],
+        ..policy("u1", &spec(&edited))
+    };
+    world.told([Body::Policy(edited.clone())]);
+    world.told([caller("1", &[BREAKER])]);
+    assert_eq!(refusal(delete(&world)).by, RefusedBy::Limit, "closing brings no tokens");
+    assert_eq!(world.pass("1", 9), 4, "it begins anew");
+    world.told([caller("1", &[])]);
+    advance(minutes(11)).await;
+    world.told([caller("1", &[BREAKER])]);
+    assert_eq!(world.pass("1", 9), 4, "nobody is waited for so long");
+    // The same name, and another object.
+    world.told([caller("1", &[])]);
+    world.told([Body::Policy(v1::Policy {
+        uid: "u2".into(),
+        ..edited
+    })]);
+    world.told([caller("1", &[BREAKER])]);
+    assert_eq!(world.pass("1", 9), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_is_as_it_was_for_who_comes_back_soon() {
+    let mut world = breaker_world(&json!([]));
+    for _ in 0..2 {
+        fail(&world, "1", "east");
+    }
+    let minutes = |count: u64| Duration::from_mins(count);
+    world.told([caller("1", &[])]);
+    assert!(!is_refused(&world, "1", "east"));
+    assert_eq!(world.report().rules.len(), 0);
+    advance(minutes(9)).await;
+    world.told([caller("1", &[BREAKER])]);
+    assert!(is_refused(&world, "1", "east"));
+    world.told([caller("1", &[])]);
+    advance(minutes(11)).await;
+    world.told([caller("2", &[])]);
+    world.told([caller("1", &[BREAKER])]);
+    assert!(!is_refused(&world, "1", "east"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,16 +75,13 @@ impl Policies {
     pub(crate) fn try_policy(&self, policy: Policy, callers: &[Arc<CallerView>]) -> Value {
         let now = self.clock.now();
         let late = self.recorder.of_late(now);
-        let known: HashMap<(&str, &str), &Arc<CallerView>> = callers
-            .iter()
-            .map(|view| ((&*view.key.home_cluster, &*view.key.pod_uid), view))
-            .collect();
+        let known: HashMap<&CallerKey, &Arc<CallerView>> = callers.iter().map(|view| (&view.key, view)).collect();
         let mut trial = Trial::new(policy);
-        for record in late.iter().flat_map(|chunk| chunk.records(now)) {
-            if let Some(view) = known.get(&record.caller) {
-                trial.judge(view, &record);
+        late.each(now, |caller, record| {
+            if let Some(view) = known.get(caller) {
+                trial.judge(view, record);
             }
-        }
+        });
         trial.outcome(|at| unix_milliseconds(self.clock.system_time(at)), now)
     }
 }

@@ -179,8 +179,9 @@ impl Run {
             .routing
             .policies
             .ask_breakers((view, snapshot.generation), &forward.target.cluster, collection);
-        asked.inspect_err(|_| {
+        asked.map_err(|fault| {
             Span::current().record("breaker", State::Open.as_str());
+            fault.of_request(|| leg.asked.about())
         })
     }
 

@@ -1,5 +1,5 @@
-//! A set of small numbers as bits. Only the words between its lowest and its highest are kept: what names one namespace in
-//! one rule of thousands is one word.
+//! Sets of row numbers as bits: of a compiled rule set, where only the words between the lowest and the highest are kept (what
+//! names one namespace in one rule of thousands is one word), and of the rows that one request meets.
 
 /// Numbers per word.
 pub(super) const WORD: usize = u64::BITS as usize;
@@ -36,5 +36,39 @@ impl Bits {
     pub(super) fn word(&self, index: usize) -> u64 {
         // Below `first` it wraps past any length.
         self.words.get(index.wrapping_sub(self.first)).copied().unwrap_or(0)
+    }
+}
+
+/// Words of [`Rows`] that need no allocation: 1,024 rows, as many as an object has at most.
+const FEW: usize = 16;
+
+/// The rows that a request meets. Requests with the same rows meet the same rules.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Rows {
+    few: [u64; FEW],
+    /// From the word [`FEW`] on, up to the last that has a row.
+    more: Vec<u64>,
+}
+
+impl Rows {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.more.is_empty() && self.few.iter().all(|word| *word == 0)
+    }
+
+    /// These rows of a word, at least one. Words are set in ascending order.
+    pub(super) fn set(&mut self, index: usize, rows: u64) {
+        if let Some(word) = self.few.get_mut(index) {
+            *word = rows;
+            return;
+        }
+        self.more.resize(index - FEW, 0);
+        self.more.push(rows);
+    }
+
+    /// The words that have rows, with their indexes.
+    pub(super) fn words(&self) -> impl Iterator<Item = (usize, u64)> {
+        let all = self.few.iter().chain(&self.more).copied().enumerate();
+        all.filter(|(_, rows)| *rows != 0)
     }
 }

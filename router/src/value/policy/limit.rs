@@ -72,6 +72,11 @@ impl Limit {
         own.map_or(USUAL_COST, |(_, cost)| *cost)
     }
 
+    /// Whether every request takes one token.
+    pub(crate) fn costs_alike(&self) -> bool {
+        self.costs.is_empty()
+    }
+
     /// Whether it has a bucket: else it refuses all, or lets all pass.
     pub(crate) fn counts(&self) -> bool {
         matches!(self.trigger, TriggerPolicy::Normal | TriggerPolicy::LimiterOnly)

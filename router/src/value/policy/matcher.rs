@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use portolan_crds::circuit_breaker::ResourceRule;
 
-use super::bits::{Bits, NOTHING, WORD};
+use super::bits::{Bits, NOTHING, Rows, WORD};
 
 /// The word that takes anything.
 const ANY: &str = "*";
@@ -97,6 +97,27 @@ struct Resources {
 impl Matcher {
     /// Tells the id of each rule that matches, once, in order.
     pub(crate) fn each(&self, asked: &Asked<'_>, mut found: impl FnMut(usize)) {
+        let mut last = None;
+        self.each_word(asked, |index, rows| self.rules_of(index, rows, &mut last, &mut found));
+    }
+
+    /// The rows that match.
+    pub(super) fn rows(&self, asked: &Asked<'_>) -> Rows {
+        let mut all = Rows::default();
+        self.each_word(asked, |index, rows| all.set(index, rows));
+        all
+    }
+
+    /// As [`Matcher::each`], of rows that are known already.
+    pub(super) fn each_of(&self, rows: &Rows, mut found: impl FnMut(usize)) {
+        let mut last = None;
+        for (index, rows) in rows.words() {
+            self.rules_of(index, rows, &mut last, &mut found);
+        }
+    }
+
+    /// Tells rows that match, 64 at a time, where there are any.
+    fn each_word(&self, asked: &Asked<'_>, mut tell: impl FnMut(usize, u64)) {
         let [groups, resources, namespaces] = match asked.resource {
             Some(resource) => [
                 self.groups.sets(Some(resource.group)),
@@ -116,7 +137,6 @@ impl Matcher {
             .filter_map(|cluster| self.clusters.named.get(*cluster));
         // Empty, and nothing allocated, as long as no rule names a cluster of the request.
         let clusters: Vec<&Bits> = clusters.collect();
-        let mut last = None;
         for index in 0..self.rules.len().div_ceil(WORD) {
             let mut rows = clusters
                 .iter()
@@ -127,12 +147,19 @@ impl Matcher {
             if asked.election {
                 rows &= self.leases.word(index);
             }
-            while rows != 0 {
-                let rule = self.rules[index * WORD + rows.trailing_zeros() as usize];
-                rows &= rows - 1;
-                if last.replace(rule) != Some(rule) {
-                    found(rule);
-                }
+            if rows != 0 {
+                tell(index, rows);
+            }
+        }
+    }
+
+    /// Tells the rules of these rows, but the one that was told last.
+    fn rules_of(&self, index: usize, mut rows: u64, last: &mut Option<usize>, found: &mut impl FnMut(usize)) {
+        while rows != 0 {
+            let rule = self.rules[index * WORD + rows.trailing_zeros() as usize];
+            rows &= rows - 1;
+            if last.replace(rule) != Some(rule) {
+                found(rule);
             }
         }
     }
@@ -167,17 +194,17 @@ pub(super) struct MatcherBuilder {
     /// Of the rule that rows are added to.
     rule: usize,
     rules: Vec<usize>,
-    groups: Rows,
+    groups: WordRows,
     resources: ResourceRows,
-    verbs: Rows,
-    namespaces: Rows,
-    clusters: Rows,
+    verbs: WordRows,
+    namespaces: WordRows,
+    clusters: WordRows,
     leases: Vec<usize>,
 }
 
 /// Rows of one dimension, ascending. Ordered, so that nothing depends on how a hash falls.
 #[derive(Debug, Default)]
-struct Rows {
+struct WordRows {
     any: Vec<usize>,
     named: BTreeMap<Box<str>, Vec<usize>>,
 }
@@ -185,7 +212,7 @@ struct Rows {
 #[derive(Debug, Default)]
 struct ResourceRows {
     /// `*`, and `pods`.
-    plain: Rows,
+    plain: WordRows,
     subresources: BTreeMap<Box<str>, BTreeMap<Box<str>, Vec<usize>>>,
     with_any: BTreeMap<Box<str>, Vec<usize>>,
     of_any: BTreeMap<Box<str>, Vec<usize>>,
@@ -232,7 +259,7 @@ impl MatcherBuilder {
     }
 }
 
-impl Rows {
+impl WordRows {
     fn add(&mut self, row: usize, words: &[String], empty: Empty) {
         if words.is_empty() && empty == Empty::MatchesAll {
             self.any.push(row);

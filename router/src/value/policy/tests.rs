@@ -20,6 +20,9 @@ fn matcher(rules: &[Vec<ResourceRule>], empty: Empty) -> Matcher {
 fn ids(matcher: &Matcher, asked: &Asked<'_>) -> Vec<usize> {
     let mut found = Vec::new();
     matcher.each(asked, |id| found.push(id));
+    let (rows, mut again) = (matcher.rows(asked), Vec::new());
+    matcher.each_of(&rows, |id| again.push(id));
+    assert_eq!((&again, rows.is_empty()), (&found, found.is_empty()), "by its rows");
     found
 }
 

@@ -71,6 +71,9 @@ pub(crate) struct RunArgs {
     /// How often each change of it is made
     #[arg(long, default_value_t = 100)]
     pub(crate) changes: usize,
+    /// GETs of each row of the policies
+    #[arg(long, default_value_t = 2_000)]
+    pub(crate) counted_requests: usize,
     /// Watches that a client opens on one connection
     #[arg(long, default_value_t = 100)]
     pub(crate) watches_per_connection: usize,
@@ -87,4 +90,6 @@ pub(crate) enum Place {
     Apiserver,
     Apiservers,
     Control,
+    /// Instructions of a GET under many limits, by valgrind; only if it is named
+    Policies,
 }

@@ -20,6 +20,7 @@ mod load;
 mod pace;
 mod place;
 mod pods;
+mod policies;
 mod real;
 mod real_federated;
 mod relay;

@@ -1,6 +1,7 @@
 //! What was measured, as a table for people and as JSON for comparison over time.
 
 mod control;
+mod policies;
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub(crate) use self::control::{ChangeRow, ControlSection, MemoryRow, SyncRow};
+pub(crate) use self::policies::PoliciesSection;
 
 /// One run.
 #[derive(Debug, Default, Serialize)]
@@ -24,6 +26,8 @@ pub(crate) struct Report {
     pub(crate) apiservers: Option<FederatedSection>,
     /// The real hub and a large shard.
     pub(crate) control: Option<ControlSection>,
+    /// What limits cost a request.
+    pub(crate) policies: Option<PoliciesSection>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -247,6 +251,9 @@ impl Report {
         }
         if let Some(control) = &self.control {
             control.write(&mut text);
+        }
+        if let Some(policies) = &self.policies {
+            policies.write(&mut text);
         }
         text
     }

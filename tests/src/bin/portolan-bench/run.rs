@@ -7,6 +7,7 @@ use crate::args::{Place, RunArgs};
 use crate::control;
 use crate::federated;
 use crate::place::{self, Amount};
+use crate::policies;
 use crate::real::Real;
 use crate::real_federated;
 use crate::report::{Machine, Report, Section, StartRow, load};
@@ -42,6 +43,11 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<()> {
     if wanted(Place::Control) {
         let control = control::run(control_amount(args), step).await;
         report.control = Some(control.context("at the control plane")?);
+    }
+    // It takes valgrind, which nothing else needs.
+    if args.only == Some(Place::Policies) {
+        let requests = if args.quick { 100 } else { args.counted_requests.max(1) };
+        report.policies = Some(policies::run(requests, step).await.context("under many limits")?);
     }
     report.machine.load_after = load();
     println!("{}", report.table());

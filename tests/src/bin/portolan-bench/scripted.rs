@@ -51,14 +51,62 @@ pub(crate) struct Scripted {
     router_flags: Vec<String>,
 }
 
+/// What is to be started.
+struct What<'a> {
+    router_flags: &'a [String],
+    wrapper: &'a [String],
+    members: usize,
+    pods: usize,
+    policies: Vec<v1::Policy>,
+}
+
+impl Default for What<'_> {
+    fn default() -> Self {
+        Self {
+            router_flags: &[],
+            wrapper: &[],
+            members: 1,
+            pods: 0,
+            policies: Vec::new(),
+        }
+    }
+}
+
 impl Scripted {
     /// `router_flags`: appended to the router's command line.
     pub(crate) async fn start(router_flags: &[String]) -> anyhow::Result<Self> {
         Self::federated(router_flags, 1, 0).await
     }
 
+    /// The caller is held by these policies, and the router runs by `wrapper`: a program and what it is told before.
+    pub(crate) async fn held_by(wrapper: &[String], policies: Vec<v1::Policy>) -> anyhow::Result<Self> {
+        let what = What {
+            wrapper,
+            policies,
+            ..What::default()
+        };
+        Self::of(what).await
+    }
+
     /// The same with several members, each with so many pods.
     pub(crate) async fn federated(router_flags: &[String], members: usize, pods: usize) -> anyhow::Result<Self> {
+        let what = What {
+            router_flags,
+            members,
+            pods,
+            ..What::default()
+        };
+        Self::of(what).await
+    }
+
+    async fn of(what: What<'_>) -> anyhow::Result<Self> {
+        let What {
+            router_flags,
+            wrapper,
+            members,
+            pods,
+            policies,
+        } = what;
         let dir = tempfile::tempdir().context("no temporary folder")?;
         let hub_ca = Arc::new(CertificateAuthority::generate("bench hub CA")?);
         let member_ca = CertificateAuthority::generate("bench member CA")?;
@@ -84,9 +132,9 @@ impl Scripted {
         let address = addresses[0].clone();
         let forwarder = start_forwarder(dir.path(), &server_identity, &server_ca, &address)?;
         let (token, jwk) = caller_token()?;
-        let resources = resources(&addresses, member_ca.pem(), &jwk);
+        let resources = resources(&addresses, member_ca.pem(), &jwk, policies);
         let hub = Hub::start(hub_ca.clone(), resources).await?;
-        let router = start_router(dir.path(), &hub.address.to_string(), router_flags)?;
+        let router = start_router_by(wrapper, dir.path(), &hub.address.to_string(), router_flags)?;
         Ok(Self {
             backend_trust: TrustStore::from_pem(member_ca.pem())?,
             dir,
@@ -209,6 +257,10 @@ pub(crate) fn start_forwarder(dir: &Path, identity: &str, ca: &str, backend: &st
 
 /// `hub` is `host:port`; `dir` has its CA and a bootstrap token.
 pub(crate) fn start_router(dir: &Path, hub: &str, flags: &[String]) -> anyhow::Result<Child> {
+    start_router_by(&[], dir, hub, flags)
+}
+
+fn start_router_by(wrapper: &[String], dir: &Path, hub: &str, flags: &[String]) -> anyhow::Result<Child> {
     let file = |name: &str| argument(&dir.join(name));
     let mut arguments: Vec<String> = ["--bind", "127.0.0.1:0", "--admin-bind", "127.0.0.1:0"]
         .map(str::to_owned)
@@ -218,7 +270,12 @@ pub(crate) fn start_router(dir: &Path, hub: &str, flags: &[String]) -> anyhow::R
     arguments.extend(["--bootstrap-token-file".to_owned(), file("bootstrap")]);
     arguments.extend(["--state-dir".to_owned(), file("state")]);
     arguments.extend_from_slice(flags);
-    Child::start("router", &program("portolan-router")?, &arguments, dir)
+    let program = program("portolan-router")?;
+    let Some((wrapper, before)) = wrapper.split_first() else {
+        return Child::start("router", &program, &arguments, dir);
+    };
+    let arguments = [before, &[argument(&program)], &arguments].concat();
+    Child::start("router", Path::new(wrapper), &arguments, dir)
 }
 
 /// The caller's token, and the key that its member publishes.
@@ -246,7 +303,7 @@ fn caller_token() -> anyhow::Result<(String, String)> {
     Ok((token, jwk.to_string()))
 }
 
-fn resources(backends: &[String], ca_pem: &str, jwk: &str) -> Vec<v1::Resource> {
+fn resources(backends: &[String], ca_pem: &str, jwk: &str, policies: Vec<v1::Policy>) -> Vec<v1::Resource> {
     let caller = v1::CallerView {
         home_cluster: CLUSTER.to_owned(),
         pod_uid: POD_UID.to_owned(),
@@ -255,12 +312,13 @@ fn resources(backends: &[String], ca_pem: &str, jwk: &str) -> Vec<v1::Resource> 
         service_account: CALLER.to_owned(),
         shards: vec![shard_name()],
         created_unix_seconds: None,
-        policies: Vec::new(),
+        policies: policies.iter().map(|policy| policy.name.clone()).collect(),
     };
     let mut bodies = vec![Body::CallerView(caller), Body::Shard(shard(backends.len()))];
     for (number, backend) in backends.iter().enumerate() {
         bodies.extend(member(number, backend, ca_pem, jwk));
     }
+    bodies.extend(policies.into_iter().map(Body::Policy));
     let resource = |(number, body)| v1::Resource {
         version: format!("bench-{number}"),
         body: Some(body),

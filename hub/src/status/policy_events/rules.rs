@@ -1,91 +1,14 @@
-//! Events on CircuitBreakers: that a rule opened or closed. Caller: `status`, when it has written that.
+//! Events on CircuitBreakers: that a rule opened or closed. Pure; called by `policy_events`.
 
-use std::collections::BTreeMap;
-use std::mem;
-
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Client;
 use kube::runtime::events::{Event, EventType};
 use portolan_crds::circuit_breaker::{LimitingState, TargetStatus};
 
-use super::events::{Publisher, event};
-use super::policies::Opened;
-use crate::facts::{PolicyName, PolicyStatus};
+use super::super::events::event;
+use super::super::policies::Opened;
+use super::bounded;
 
-/// Events of one object at a time; of more it is told how many they are. Its status is written every five seconds at most.
-const MAX_AT_ONCE: usize = 10;
-
-/// Tells of rules, each change once.
-pub(super) struct RuleEvents {
-    publisher: Publisher,
-    by_policy: BTreeMap<PolicyName, Told>,
-}
-
-#[derive(Debug, Default)]
-struct Told {
-    /// What is told of.
-    before: Opened,
-    now: Opened,
-}
-
-impl RuleEvents {
-    pub(super) fn new(client: Client) -> Self {
-        Self {
-            publisher: Publisher::new(client),
-            by_policy: BTreeMap::new(),
-        }
-    }
-
-    /// What the policy's status says that this process finds: an earlier one has told of it.
-    pub(super) fn found(&mut self, name: &PolicyName, status: &PolicyStatus) {
-        if self.by_policy.contains_key(name) {
-            return;
-        }
-        let before = match status {
-            PolicyStatus::Breaker(status) => opened(&status.target_status),
-            PolicyStatus::Fault(_) => Opened::new(),
-        };
-        let now = before.clone();
-        self.by_policy.insert(name.clone(), Told { before, now });
-    }
-
-    /// What is so now.
-    pub(super) fn now(&mut self, name: &PolicyName, opened: impl FnOnce() -> Opened) {
-        if let Some(told) = self.by_policy.get_mut(name) {
-            told.now = opened();
-        }
-    }
-
-    /// These policies' statuses, by name and uid, say so now. `speaks`: whether a router is here to be heard. Of those that
-    /// are not, after a restart of the hub all of them, what they said last holds.
-    pub(super) async fn tell<'a>(
-        &mut self,
-        written: impl Iterator<Item = (&'a PolicyName, &'a str)>,
-        speaks: impl Fn(&str) -> bool,
-    ) {
-        let mut events = Vec::new();
-        for (name, uid) in written {
-            let Some(told) = self.by_policy.get_mut(name) else {
-                continue;
-            };
-            let mut now = told.now.clone();
-            let before = mem::take(&mut told.before);
-            let silent = before.iter().filter(|((router, ..), _)| !speaks(router));
-            now.extend(silent.map(|(key, why)| (key.clone(), why.clone())));
-            let of = reference(name, uid);
-            events.extend(changes(&before, &now).into_iter().map(|event| (event, of.clone())));
-            told.before = now;
-        }
-        self.publisher.publish(events).await;
-    }
-
-    /// Policies that are gone have nothing to be told of.
-    pub(super) fn keep(&mut self, is_there: impl Fn(&PolicyName) -> bool) {
-        self.by_policy.retain(|name, _| is_there(name));
-    }
-}
-
-fn opened(targets: &[TargetStatus]) -> Opened {
+/// What a status says that is opened.
+pub(super) fn written(targets: &[TargetStatus]) -> Opened {
     let mut opened = Opened::new();
     for target in targets {
         let is_opened = target
@@ -104,7 +27,7 @@ fn opened(targets: &[TargetStatus]) -> Opened {
 }
 
 /// Which opened and which closed.
-fn changes(before: &Opened, now: &Opened) -> Vec<Event> {
+pub(super) fn changes(before: &Opened, now: &Opened) -> Vec<Event> {
     let whom = |caller: &str| match caller {
         "" => "all its callers".to_owned(),
         caller => format!("caller {caller}"),
@@ -129,31 +52,9 @@ fn changes(before: &Opened, now: &Opened) -> Vec<Event> {
     events
 }
 
-/// The first few, and one that says how many more.
-fn bounded(mut events: Vec<Event>, type_: EventType, reason: &str) -> Vec<Event> {
-    let more = events.len().saturating_sub(MAX_AT_ONCE);
-    if more > 0 {
-        events.truncate(MAX_AT_ONCE);
-        let note = format!("and {more} more at the same time: see status.targetStatus");
-        events.push(event(type_, reason, "more", note));
-    }
-    events
-}
-
-fn reference(name: &PolicyName, uid: &str) -> ObjectReference {
-    let resource = name.kind.resource();
-    ObjectReference {
-        api_version: Some(resource.api_version),
-        kind: Some(resource.kind),
-        namespace: Some(name.namespace.clone()),
-        name: Some(name.name.clone()),
-        uid: Some(uid.to_owned()),
-        ..ObjectReference::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::MAX_AT_ONCE;
     use super::*;
 
     fn all(rules: &[(&str, &str, &str)]) -> Opened {
@@ -201,7 +102,7 @@ mod tests {
             {"router": "r", "limitingSnapshots": [{"name": "all", "state": "Opened"}]},
         ]});
         let status: portolan_crds::CircuitBreakerStatus = serde_json::from_value(status).unwrap();
-        let found = opened(&status.target_status);
+        let found = written(&status.target_status);
         assert!(
             found
                 .keys()

@@ -1,0 +1,188 @@
+//! `portolanctl shards status`: how each shard stands, once or for as long as one looks.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::bail;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{ask, first_of, items, texts};
+use crate::cli::{Output, ShardsStatusArgs};
+use crate::router::text;
+use crate::table::{Table, age};
+
+/// Between two looks with `-w`: the hub's page is no stream.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(args: &ShardsStatusArgs) -> anyhow::Result<()> {
+    let mut last = None;
+    loop {
+        let answer = look(args).await?;
+        if last.as_ref() != Some(&answer) {
+            if args.watch && args.output.output != Output::Json {
+                println!("{:.0}", Timestamp::now());
+            }
+            args.output.print(&answer, |answer| report(answer, Timestamp::now()))?;
+            last = Some(answer);
+        }
+        if !args.watch {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn look(args: &ShardsStatusArgs) -> anyhow::Result<Value> {
+    let mut answer = ask(&args.hub, "/shards").await?;
+    if let (Some(shard), Some(all)) = (&args.shard, answer["shards"].as_array_mut()) {
+        let name = shard.to_string();
+        all.retain(|one| one["shard"] == *name);
+        if all.is_empty() {
+            bail!("there is no ShardingConfig {name}: see portolanctl get shards");
+        }
+    }
+    Ok(answer)
+}
+
+fn report(answer: &Value, now: Timestamp) -> String {
+    let mut table = Table::new(&[
+        "SHARD",
+        "PAIRS",
+        "WAITS FOR",
+        "LETS GO OF",
+        "ROUTERS BEHIND",
+        "CALLERS",
+        "LEASE",
+    ]);
+    let mut notes = String::new();
+    for shard in items(&answer["shards"]) {
+        table.row(row(shard));
+        notes += &of_shard(shard, now);
+    }
+    format!("{table}{notes}")
+}
+
+fn row(shard: &Value) -> Vec<String> {
+    let pairs = shard["pairs"].as_object().into_iter().flatten();
+    let pairs: Vec<_> = pairs.map(|(cluster, count)| format!("{cluster} {count}")).collect();
+    let callers = &shard["callers"];
+    let lease = &shard["lease"];
+    let lease = lease["name"].as_str().map(|name| match lease["cluster"].as_str() {
+        Some(cluster) => format!("{name} in {cluster}"),
+        None => format!("{name} in each home cluster"),
+    });
+    let count = |key: &str| {
+        shard[key]
+            .as_u64()
+            .filter(|count| *count > 0)
+            .map(|count| count.to_string())
+    };
+    vec![
+        text(&shard["shard"]),
+        pairs.join(", "),
+        count("waitingCount").unwrap_or_default(),
+        count("releasingCount").unwrap_or_default(),
+        texts(&shard["lagging"]).join(", "),
+        format!("{} of {}", callers["current"], callers["total"]),
+        lease.unwrap_or_default(),
+    ]
+}
+
+/// Under the table: who waits for whom, and what is not well.
+fn of_shard(shard: &Value, now: Timestamp) -> String {
+    let name = text(&shard["shard"]);
+    let mut told = String::new();
+    if shard["deleting"] == true {
+        let _ = writeln!(
+            told,
+            "{name}: is being deleted, and goes once routers have let go of what it has"
+        );
+    }
+    if let Some(refusal) = shard["refusal"].as_str() {
+        let rest = match shard["inForce"].as_i64() {
+            Some(generation) => format!("generation {generation} stays in force"),
+            None => "nothing is in force".to_owned(),
+        };
+        let _ = writeln!(told, "{name}: refused, {refusal}; {rest}");
+    }
+    let pairs = |key: &str, other: &str| -> Vec<String> {
+        let pairs = items(&shard[key]).iter();
+        let pair = |one: &Value| match one[other].as_str() {
+            Some(shard) => format!("{} ({other} {shard})", text(&one["pair"])),
+            None => text(&one["pair"]),
+        };
+        pairs.map(pair).collect()
+    };
+    let list = |names: &[String], count: &Value| {
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let all = count.as_u64().and_then(|count| usize::try_from(count).ok());
+        first_of(&names, all.unwrap_or(names.len()))
+    };
+    let waiting = pairs("waiting", "of");
+    if !waiting.is_empty() {
+        let since = shard["waitingSince"].as_str().and_then(|since| since.parse().ok());
+        let since = since.map(|since| format!(" for {}", age(now, since)));
+        let waiting = list(&waiting, &shard["waitingCount"]);
+        let _ = writeln!(told, "{name}: waits{} for {waiting}", since.unwrap_or_default());
+    }
+    let releasing = pairs("releasing", "to");
+    if !releasing.is_empty() {
+        let _ = writeln!(
+            told,
+            "{name}: lets go of {}",
+            list(&releasing, &shard["releasingCount"])
+        );
+        let held_up_by = texts(&shard["heldUpBy"]);
+        if !held_up_by.is_empty() {
+            let _ = writeln!(told, "{name}: not acknowledged yet by router {}", held_up_by.join(", "));
+        }
+    }
+    let leader = &shard["oneLeader"];
+    if leader["status"].as_str().is_some_and(|status| status != "True") {
+        let _ = writeln!(
+            told,
+            "{name}: OneLeader={}: {}",
+            text(&leader["status"]),
+            text(&leader["message"])
+        );
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn both_sides_of_a_handover_and_what_is_refused_are_told() {
+        let answer = json!({"shards": [
+            {
+                "shard": "ops/a", "pairs": {"east": 2, "west": 1}, "waitingCount": 0, "waiting": [], "releasingCount": 1,
+                "releasing": [{"pair": "east/ns-b", "to": "ops/b"}], "heldUpBy": ["gateway"], "lagging": ["gateway"],
+                "callers": {"total": 2, "current": 1}, "lease": {"name": "lock", "cluster": "east"},
+                "oneLeader": {"status": "True", "message": ""}, "inForce": 3, "refusal": null,
+            },
+            {
+                "shard": "ops/b", "pairs": {}, "waitingCount": 1, "waiting": [{"pair": "east/ns-b", "of": "ops/a"}],
+                "waitingSince": "2026-03-01T10:00:00Z", "releasingCount": 0, "releasing": [], "lagging": [],
+                "callers": {"total": 0, "current": 0}, "lease": null, "inForce": 1, "refusal": "Overlap: spec.clusters: x",
+                "oneLeader": {"status": "False", "message": "two"},
+            },
+        ]});
+        let lines = [
+            "SHARD   PAIRS            WAITS FOR   LETS GO OF   ROUTERS BEHIND   CALLERS   LEASE",
+            "ops/a   east 2, west 1   -           1            gateway          1 of 2    lock in east",
+            "ops/b   -                1           -            -                0 of 0    -",
+            "ops/a: lets go of east/ns-b (to ops/b)",
+            "ops/a: not acknowledged yet by router gateway",
+            "ops/b: refused, Overlap: spec.clusters: x; generation 1 stays in force",
+            "ops/b: waits for 30s for east/ns-b (of ops/a)",
+            "ops/b: OneLeader=False: two",
+        ];
+        let now = "2026-03-01T10:00:30Z".parse().unwrap();
+        assert_eq!(report(&answer, now).lines().collect::<Vec<_>>(), lines);
+    }
+}

@@ -1,0 +1,184 @@
+//! Events on CircuitBreakers and FaultInjections: that one came into force or ended, that a rule opened or closed, that a fault
+//! was injected for the first time. Caller: `status`, when it has written what they tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType};
+
+use self::standing::Stands;
+use super::events::{Publisher, event};
+use super::policies::{Common, Injected, Opened};
+use super::presence::{Presence, Presences};
+use crate::facts::{PolicyName, PolicyObject, PolicyStatus};
+
+mod injected;
+mod rules;
+mod standing;
+
+/// Events of one kind and object at a time; of more it is told how many they are. Its status is written every five seconds at most.
+const MAX_AT_ONCE: usize = 10;
+
+/// Tells of policies, each change once.
+pub(super) struct PolicyEvents {
+    publisher: Publisher,
+    by_policy: BTreeMap<PolicyName, Told>,
+}
+
+/// What is told of one object.
+#[derive(Debug, Default)]
+struct Told {
+    uid: String,
+    stands: Option<Stands>,
+    opened: Opened,
+    /// Faults that were injected since it came into force.
+    injected: BTreeSet<String>,
+    now: Now,
+}
+
+/// What is so now.
+#[derive(Debug, Default)]
+struct Now {
+    stands: Option<Stands>,
+    opened: Opened,
+    injected: Injected,
+}
+
+impl PolicyEvents {
+    pub(super) fn new(client: Client) -> Self {
+        Self {
+            publisher: Publisher::new(client),
+            by_policy: BTreeMap::new(),
+        }
+    }
+
+    /// What the policy's status says that this process finds: an earlier one has told of it.
+    pub(super) fn found(&mut self, name: &PolicyName, object: &PolicyObject) {
+        if self.by_policy.get(name).is_none_or(|told| told.uid != object.uid) {
+            self.by_policy.insert(name.clone(), Told::found(object));
+        }
+    }
+
+    /// What is so now. `status`: what is to be written.
+    pub(super) fn now(&mut self, name: &PolicyName, object: &PolicyObject, status: &PolicyStatus, common: &Common<'_>) {
+        let Some(told) = self.by_policy.get_mut(name) else {
+            return;
+        };
+        told.now.stands = Stands::of(status);
+        match status {
+            PolicyStatus::Breaker(_) => told.now.opened = common.opened(name),
+            PolicyStatus::Fault(_) => told.now.injected = common.injected(name),
+        }
+        // Of a spec that is not known nothing is gone.
+        if let Some(good) = &object.in_force {
+            told.injected.retain(|fault| good.rules.has_rule(fault));
+        }
+    }
+
+    /// These policies' statuses say so now.
+    pub(super) async fn tell(&mut self, written: &BTreeSet<&PolicyName>, routers: &Presences) {
+        let mut events = Vec::new();
+        for (name, told) in &mut self.by_policy {
+            let mut all = told.forget_gone(routers);
+            if written.contains(name) {
+                all.extend(told.tell(routers));
+            }
+            let of = reference(name, &told.uid);
+            events.extend(all.into_iter().map(|event| (event, of.clone())));
+        }
+        self.publisher.publish(events).await;
+    }
+
+    /// Policies that are gone have nothing to be told of.
+    pub(super) fn keep(&mut self, is_there: impl Fn(&PolicyName) -> bool) {
+        self.by_policy.retain(|name, _| is_there(name));
+    }
+}
+
+impl Told {
+    fn found(object: &PolicyObject) -> Self {
+        let stands = Stands::of(&object.status);
+        let (opened, injected) = match &object.status {
+            PolicyStatus::Breaker(status) => (rules::written(&status.target_status), BTreeSet::new()),
+            PolicyStatus::Fault(status) => (Opened::new(), injected::written(&status.target_status)),
+        };
+        let now = Now {
+            stands: stands.clone(),
+            opened: opened.clone(),
+            injected: Injected::new(),
+        };
+        Self {
+            uid: object.uid.clone(),
+            stands,
+            opened,
+            injected,
+            now,
+        }
+    }
+
+    /// What opened in routers that are gone has closed with them.
+    fn forget_gone(&mut self, routers: &Presences) -> Vec<Event> {
+        let is_here = |(router, ..): &(String, String, String)| routers.of_router(router) != Presence::Gone;
+        if self.opened.keys().all(is_here) {
+            return Vec::new();
+        }
+        let mut left = self.opened.clone();
+        left.retain(|key, _| is_here(key));
+        let events = rules::changes(&self.opened, &left);
+        self.opened = left;
+        events
+    }
+
+    fn tell(&mut self, routers: &Presences) -> Vec<Event> {
+        let mut events = Vec::new();
+        if let Some(now) = &self.now.stands {
+            events.extend(standing::change(self.stands.as_ref(), now));
+            self.stands = Some(now.clone());
+        }
+        // Of routers that are not here, after a restart of the hub all of them, what they said last holds.
+        let before = mem::take(&mut self.opened);
+        let mut opened = self.now.opened.clone();
+        let silent = before
+            .iter()
+            .filter(|((router, ..), _)| routers.of_router(router) == Presence::Away);
+        opened.extend(silent.map(|(key, why)| (key.clone(), why.clone())));
+        events.extend(rules::changes(&before, &opened));
+        self.opened = opened;
+        if self.stands.as_ref().is_some_and(Stands::is_over) {
+            // Once it is in force again, it is news again.
+            self.injected.clear();
+        } else {
+            events.extend(injected::first(&self.injected, &self.now.injected));
+            self.injected.extend(self.now.injected.keys().cloned());
+        }
+        events
+    }
+}
+
+/// The first few, and one that says how many more.
+fn bounded(mut events: Vec<Event>, type_: EventType, reason: &str) -> Vec<Event> {
+    let more = events.len().saturating_sub(MAX_AT_ONCE);
+    if more > 0 {
+        events.truncate(MAX_AT_ONCE);
+        let note = format!("and {more} more at the same time: see status.targetStatus");
+        events.push(event(type_, reason, "more", note));
+    }
+    events
+}
+
+fn reference(name: &PolicyName, uid: &str) -> ObjectReference {
+    let resource = name.kind.resource();
+    ObjectReference {
+        api_version: Some(resource.api_version),
+        kind: Some(resource.kind),
+        namespace: Some(name.namespace.clone()),
+        name: Some(name.name.clone()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
