@@ -21,6 +21,9 @@ pub struct CircuitBreakerStatus {
     /// Number of callers that it reaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<i64>,
+    /// The spec that is in force, as far as it says whom it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<SpecInForce>,
     /// The first of them, as `<cluster>/<namespace>/<Pod>`, in the order of these names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
@@ -28,9 +31,6 @@ pub struct CircuitBreakerStatus {
     /// Number of those that are not named. Absent: all are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers_not_named: Option<i64>,
-    /// The spec that is in force, as far as it says whom it holds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_force: Option<SpecInForce>,
     /// Number of its rules that refuse everything now, each counted for every caller and router.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened: Option<i64>,

@@ -22,6 +22,9 @@ pub struct FaultInjectionStatus {
     /// Number of callers that it reaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<i64>,
+    /// The spec that is in force, as far as it says whom it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<SpecInForce>,
     /// The first of them, as `<cluster>/<namespace>/<Pod>`, in the order of these names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
@@ -29,9 +32,6 @@ pub struct FaultInjectionStatus {
     /// Number of those that are not named. Absent: all are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers_not_named: Option<i64>,
-    /// The spec that is in force, as far as it says whom it holds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_force: Option<SpecInForce>,
     /// Callers that it reaches and how often its faults were injected; bounded. In the words of a CircuitBreaker's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]

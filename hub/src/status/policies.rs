@@ -70,16 +70,16 @@ pub(super) fn status(
         callers_found(facts, world, object, reach),
     ];
     let mut status = object.status.clone();
+    let in_force = in_force_or_before(object);
     let callers = i64::try_from(reach.callers.count).ok();
     let (names, not_named) = named(&reach.callers);
-    let in_force = in_force_or_before(object);
     let conditions = match &mut status {
         PolicyStatus::Breaker(status) => {
             status.observed_generation = Some(object.generation);
             status.callers = callers;
+            status.in_force = in_force;
             status.caller_names = names;
             status.callers_not_named = not_named;
-            status.in_force = in_force;
             status.opened = i64::try_from(common.opened(name).len()).ok();
             status.target_status = common.reports.limits(name);
             &mut status.conditions
@@ -87,9 +87,9 @@ pub(super) fn status(
         PolicyStatus::Fault(status) => {
             status.observed_generation = Some(object.generation);
             status.callers = callers;
+            status.in_force = in_force;
             status.caller_names = names;
             status.callers_not_named = not_named;
-            status.in_force = in_force;
             status.target_status = common.reports.injected(name);
             &mut status.conditions
         }
@@ -101,12 +101,6 @@ pub(super) fn status(
     Some(status)
 }
 
-/// Names of callers, and how many have none told; `None`: none.
-fn named(callers: &Reached) -> (Vec<String>, Option<i64>) {
-    let names = callers.first.iter().map(ToString::to_string);
-    let rest = callers.count.saturating_sub(callers.first.len());
-    let rest = i64::try_from(rest).ok().filter(|rest| *rest > 0);
-    (names.collect(), rest)
 /// Of what this hub knows no good spec of, what an earlier one said.
 fn in_force_or_before(object: &PolicyObject) -> Option<SpecInForce> {
     let Some(good) = &object.in_force else {
@@ -118,6 +112,14 @@ fn in_force_or_before(object: &PolicyObject) -> Option<SpecInForce> {
         selector,
         caller_clusters,
     })
+}
+
+/// Names of callers, and how many have none told; `None`: none.
+fn named(callers: &Reached) -> (Vec<String>, Option<i64>) {
+    let names = callers.first.iter().map(ToString::to_string);
+    let rest = callers.count.saturating_sub(callers.first.len());
+    let rest = i64::try_from(rest).ok().filter(|rest| *rest > 0);
+    (names.collect(), rest)
 }
 
 fn is_accepted(object: &PolicyObject, standing: Standing) -> Finding {

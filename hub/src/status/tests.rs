@@ -110,7 +110,7 @@ async fn edits_do_not_make_a_policy_be_written_more_often() {
     let (client, sent) = recording();
     let index = Arc::<Index>::default();
     let (worlds, published) = watch::channel(Some(calm(&index)));
-    let mut writer = StatusWriter::new(client, "system", index.clone(), Arc::default());
+    let mut writer = StatusWriter::new(client, "system", index.clone(), Arc::default(), &Arbiter::default());
     let mut pass = async || {
         let due = writer.due(&published);
         writer.write(due, &Metrics::default()).await;
