@@ -10,6 +10,8 @@ use portolan_tests::programs::argument;
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Of a program that something else runs, many times slower.
+const LONG_PATIENCE: Duration = Duration::from_mins(5);
 /// Between looks for the addresses; start times are told in milliseconds.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -20,6 +22,7 @@ pub(crate) struct Child {
     name: &'static str,
     log: PathBuf,
     addresses: PathBuf,
+    patience: Duration,
     /// When it was started.
     pub(crate) started: Instant,
 }
@@ -48,8 +51,15 @@ impl Child {
             name,
             log,
             addresses,
+            patience: PATIENCE,
             started,
         })
+    }
+
+    /// It may take its time to begin.
+    pub(crate) fn slow(mut self) -> Self {
+        self.patience = LONG_PATIENCE;
+        self
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -63,7 +73,7 @@ impl Child {
             if let Some(address) = read_address(&self.addresses, which) {
                 return Ok(address);
             }
-            if self.started.elapsed() > PATIENCE {
+            if self.started.elapsed() > self.patience {
                 break;
             }
             tokio::time::sleep(LOOK).await;
@@ -75,7 +85,7 @@ impl Child {
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let admin = self.address("admin").await?;
         let mut last = None;
-        while self.started.elapsed() < PATIENCE {
+        while self.started.elapsed() < self.patience {
             self.check()?;
             match portolan_tests::programs::admin_get(&admin, "/readyz").await {
                 Ok(_) => return Ok(()),

@@ -275,7 +275,7 @@ fn start_router_by(wrapper: &[String], dir: &Path, hub: &str, flags: &[String]) 
         return Child::start("router", &program, &arguments, dir);
     };
     let arguments = [before, &[argument(&program)], &arguments].concat();
-    Child::start("router", Path::new(wrapper), &arguments, dir)
+    Ok(Child::start("router", Path::new(wrapper), &arguments, dir)?.slow())
 }
 
 /// The caller's token, and the key that its member publishes.

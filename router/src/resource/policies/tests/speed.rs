@@ -1,4 +1,4 @@
-//! What a request costs by its rules: `cargo test --release -p portolan-router speed -- --ignored --nocapture`. One at a time
+//! What a request costs by its rules, of admission alone; `make bench-policies` counts the whole of it. `cargo test --release -p portolan-router speed -- --ignored --nocapture`. One at a time
 //! under `valgrind --tool=callgrind --toggle-collect='*one_request*'` it tells instructions.
 
 use super::*;
