@@ -10,9 +10,6 @@ use thiserror::Error;
 /// The text form in objects, from Gateway API's GEP-2257: one to four of whole hours, minutes, seconds, milliseconds.
 pub const DURATION_PATTERN: &str = r"^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
-/// Longest text of a length of time in a field that the original read as Go does, in characters.
-pub const GO_DURATION_MAX: usize = 64;
-
 /// What [`format_duration`] writes, the largest first.
 const UNITS: [(&str, u128); 5] = [
     ("d", 24 * 3_600_000_000_000),

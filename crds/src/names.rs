@@ -128,6 +128,13 @@ impl fmt::Display for ShardName {
 /// Most member clusters of one shard, those of its primary and its callers among them: what a cursor has room for.
 pub const SHARD_MEMBERS_MAX: usize = 180;
 
+/// Longest text of a length of time in a field that the original read as Go does, in characters.
+pub(crate) const GO_DURATION_MAX: usize = 64;
+/// Most labels, and most expressions, of a selector in an object.
+pub(crate) const REQUIREMENTS_MAX: usize = 64;
+/// Most values of one expression there.
+pub(crate) const VALUES_MAX: usize = 4096;
+
 /// Longest name of a rule of a policy, in characters.
 pub const RULE_NAME_MAX: usize = 253;
 /// Most tokens of a bucket, and of a cost: what the original could hold.

@@ -6,9 +6,7 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use crate::duration::GO_DURATION_MAX;
-use crate::names::{RULE_NAME_MAX, TOKENS_MAX, VERBS, WILDCARD};
-use crate::selector::{REQUIREMENTS_MAX, VALUES_MAX};
+use crate::names::{GO_DURATION_MAX, REQUIREMENTS_MAX, RULE_NAME_MAX, TOKENS_MAX, VALUES_MAX, VERBS, WILDCARD};
 
 /// A DNS-1123 label.
 pub(crate) const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";

@@ -23,11 +23,6 @@ pub use operator::Operator;
 use reduce::Facts;
 pub use requirement::{LABEL_MAX, Requirement, is_label_key, is_label_value};
 
-/// Most labels, and most expressions, of a selector in an object.
-pub(crate) const REQUIREMENTS_MAX: usize = 64;
-/// Most values of one expression there.
-pub(crate) const VALUES_MAX: usize = 4096;
-
 /// A conjunction of requirements in canonical form. `Default` selects everything.
 ///
 /// ```

@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use super::selectors::check_selector;
 use super::{Problems, Reason};
 use crate::circuit_breaker::{RESOURCE_RULES_MAX, RESOURCE_RULES_TOTAL_MAX, RULE_WORDS_MAX, ResourceRule};
-use crate::duration::{GO_DURATION_MAX, format_duration, parse_go_duration};
-use crate::names::{RULE_NAME_MAX, VERBS, WILDCARD, is_dns_label, is_dns_subdomain};
+use crate::duration::{format_duration, parse_go_duration};
+use crate::names::{GO_DURATION_MAX, RULE_NAME_MAX, VERBS, WILDCARD, is_dns_label, is_dns_subdomain};
 
 /// Most member clusters that a list of them names.
 const CLUSTERS_MAX: usize = 128;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::Problems;
-use crate::names::{WILDCARD, is_dns_label, is_dns_subdomain};
-use crate::selector::{REQUIREMENTS_MAX, Selector, VALUES_MAX};
+use crate::names::{REQUIREMENTS_MAX, VALUES_MAX, WILDCARD, is_dns_label, is_dns_subdomain};
+use crate::selector::Selector;
 use crate::sharding::{ObjectLimiter, ResourceGroup};
 
 /// Checks a selector part by part, so that each problem names its own field.
