@@ -1,6 +1,8 @@
 //! CircuitBreakers, from a replica's socket to a scripted member's. Each defect of the predecessor that a client would see
 //! has a test that says so.
 
+mod precedence;
+
 use std::sync::atomic::AtomicBool;
 
 use http::Response;
