@@ -40,6 +40,15 @@ fn put_root(hub: &TestHub, spec: &Value) {
     object["spec"] = spec.clone();
 }
 
+/// Somebody edits a ShardingConfig.
+fn edit(hub: &TestHub, path: &str, clusters: Value) {
+    let mut objects = hub.objects.lock();
+    let object = objects.get_mut(path).unwrap();
+    let generation = object["metadata"]["generation"].as_i64().unwrap();
+    object["metadata"]["generation"] = json!(generation + 1);
+    object["spec"]["clusters"] = clusters;
+}
+
 /// As the watch would.
 async fn watch_shards(objects: Objects, index: Arc<Index>) {
     loop {
@@ -152,11 +161,7 @@ async fn children_come_change_in_place_and_go() {
     // A child that somebody edits is taken back.
     let edited = format!("{FOLDER}op-1-normal");
     let good = hub.objects.lock()[&edited]["spec"].clone();
-    let mut objects = hub.objects.lock();
-    let object = objects.get_mut(&edited).unwrap();
-    object["spec"]["clusters"] = json!([{"name": "east"}]);
-    object["metadata"]["generation"] = json!(3);
-    drop(objects);
+    edit(&hub, &edited, json!([{"name": "east"}]));
     hub.until("the edit is taken back", |hub| {
         (hub.objects.lock()[&edited]["spec"] == good).then_some(())
     })

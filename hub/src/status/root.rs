@@ -138,10 +138,9 @@ impl<'a> Root<'a> {
         let (count, widened) = (generated.expansion.children.len(), &generated.expansion.widened);
         let mut message = format!("{count} children share out {pairs} pairs of cluster and bucket");
         if !widened.is_empty() {
-            message += &format!(
-                "; the canary has the whole buckets of {}, as it names buckets too and the root has no clusters",
-                some_of(widened, ", ")
-            );
+            let names = some_of(widened, ", ");
+            message.push_str("; the canary, which names buckets too, has the whole buckets of ");
+            message.push_str(&names);
         }
         Finding::holds(TYPE, message)
     }
