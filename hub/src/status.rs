@@ -33,6 +33,7 @@ mod object;
 mod policies;
 mod reach;
 mod resolved;
+mod root;
 mod router;
 mod rule_events;
 mod shard;

@@ -9,7 +9,7 @@ use portolan_crds::{
 use super::finding::{nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
-use super::{Sources, callers, leader, reach};
+use super::{Sources, callers, leader, reach, root};
 use crate::compile::{Verdict, World, some_of};
 use crate::facts::ShardObject;
 
@@ -36,6 +36,9 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         return None;
     }
     let accepted = world.state.accepted.get(name);
+    if root::is_root(accepted, object) {
+        return Some(root::status(sources, name, object, verdict));
+    }
     let callers = callers::callers(world, name, routers);
     let findings = [
         is_accepted(verdict, accepted.is_some()),
@@ -103,7 +106,7 @@ fn view_revision(world: &World, name: &ShardName) -> i64 {
     i64::try_from(revisions.max().unwrap_or_default()).unwrap_or(i64::MAX)
 }
 
-fn is_accepted(verdict: &Verdict, in_force: bool) -> Finding {
+pub(super) fn is_accepted(verdict: &Verdict, in_force: bool) -> Finding {
     const TYPE: ConditionType = ConditionType::Accepted;
     let Some(refusal) = &verdict.refusal else {
         return Finding::holds(TYPE, "the spec is valid and in force");
