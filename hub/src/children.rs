@@ -9,16 +9,17 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use portolan_crds::labels::{LABEL_ROOT, MANAGER_HUB};
 use portolan_crds::partition::Child;
 use portolan_crds::selector::LABEL_MAX;
-use portolan_crds::{ShardName, ShardingConfig, ShardingConfigSpec};
+use portolan_crds::{ShardName, ShardingConfig, ShardingConfigSpec, ShardingConfigStatus};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::compile::{Generated, World};
+use crate::compile::{Decided, Generated, State, Verdict};
 use crate::distribute::Worlds;
 use crate::facts::{Facts, ShardObject};
 use crate::index::Index;
@@ -77,7 +78,7 @@ impl ChildWriter {
             let Some(world) = worlds.borrow_and_update().as_ref().map(|one| one.world.clone()) else {
                 continue;
             };
-            let due = self.index.read(|facts| due(facts, &world));
+            let due = self.index.read(|facts| due(facts, &world.state, &world.shards));
             let due = due.into_iter().map(|(name, change)| ((name, digest(&change)), change));
             let due = due.filter(|(key, _)| !self.writer.rests(key)).collect();
             let client = &self.client;
@@ -98,10 +99,46 @@ fn digest(change: &Change) -> u64 {
     hasher.finish()
 }
 
-/// What objects have to become what the world says of them.
-fn due(facts: &Facts, world: &World) -> BTreeMap<ShardName, Change> {
+/// Makes `facts` what they are once all that is due is written, and what was deleted is gone; false if nothing was due. For
+/// plans.
+pub(crate) fn write_into(facts: &mut Facts, decided: &Decided, now: Timestamp) -> bool {
+    let due = due(facts, &decided.state, &decided.verdicts);
+    let known = facts.shards.len();
+    facts
+        .shards
+        .retain(|name, object| !object.deleting || decided.state.ledger.is_owner(name));
+    let any = !due.is_empty() || facts.shards.len() < known;
+    for (name, change) in due {
+        let present = facts.shards.get_mut(&name);
+        match (change, present) {
+            (Change::Delete(_), Some(object)) => object.deleting = true,
+            (Change::Delete(_), None) => {}
+            (Change::Apply(wanted), Some(object)) => {
+                object.spec = Ok(Arc::new(wanted.spec));
+                object.generation += 1;
+            }
+            (Change::Apply(wanted), None) => {
+                let object = ShardObject {
+                    uid: format!("planned-{name}"),
+                    generation: 1,
+                    created: now,
+                    deleting: false,
+                    has_finalizer: true,
+                    root: Some(wanted.root_uid),
+                    spec: Ok(Arc::new(wanted.spec)),
+                    status: ShardingConfigStatus::default(),
+                };
+                facts.shards.insert(name, object);
+            }
+        }
+    }
+    any
+}
+
+/// What objects have to become what was decided about them.
+fn due(facts: &Facts, state: &State, verdicts: &BTreeMap<ShardName, Verdict>) -> BTreeMap<ShardName, Change> {
     let mut due = BTreeMap::new();
-    for (root, children) in &world.state.roots {
+    for (root, children) in &state.roots {
         let Some(object) = facts.shards.get(root).filter(|object| !object.deleting) else {
             continue;
         };
@@ -118,7 +155,7 @@ fn due(facts: &Facts, world: &World) -> BTreeMap<ShardName, Change> {
             }
         }
     }
-    due.extend(discarded(facts, world));
+    due.extend(discarded(facts, verdicts));
     due
 }
 
@@ -148,8 +185,8 @@ fn change(
     Some((name, Change::Apply(Box::new(wanted))))
 }
 
-fn discarded(facts: &Facts, world: &World) -> Vec<(ShardName, Change)> {
-    let verdicts = world.shards.iter().filter(|(_, verdict)| verdict.discarded);
+fn discarded(facts: &Facts, verdicts: &BTreeMap<ShardName, Verdict>) -> Vec<(ShardName, Change)> {
+    let verdicts = verdicts.iter().filter(|(_, verdict)| verdict.discarded);
     let objects = verdicts.filter_map(|(name, verdict)| {
         let object = facts.shards.get(name)?;
         // Another object has come into its place.
