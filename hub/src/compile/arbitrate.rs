@@ -5,7 +5,7 @@
 //! refuse: whoever asks for it first is accepted and waits for it, and has everything else at once. What was accepted
 //! stays accepted, whatever happens to its surroundings; it then merely does not get pairs that others have.
 //!
-//! A root owns nothing: it is judged for all of its children, which then are not refused one by one (`kin`).
+//! A root owns nothing: it is judged for all of its children, which then are not refused one by one (`family`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::facts::{Facts, ShardObject};
 use crate::settings::Settings;
 
 mod draft;
+mod family;
 mod kin;
 mod members;
 
@@ -126,7 +127,7 @@ pub(super) fn arbitrate(facts: &Facts, settings: &Settings, before: &State, ledg
             pass.decide(draft);
         }
         if pass.refused_now.is_empty() {
-            kin::finish(&mut pass.outcome, &drafts);
+            family::finish(&mut pass.outcome, &drafts);
             return pass.outcome;
         }
         let newly = pass.refused_now;
@@ -216,7 +217,7 @@ struct Pass<'a> {
 
 impl<'a> Pass<'a> {
     fn new(drafts: &'a [Draft<'a>], ledger: &'a Ledger, queue: Queue<'a>, refused: &'a Refused) -> Self {
-        let discarded = kin::discarded(drafts, refused);
+        let discarded = family::discarded(drafts, refused);
         let wants = drafts.iter().filter(|draft| !discarded.contains(draft.name));
         let wants = wants.map(|draft| {
             let wanted = draft.wants(refused.contains_key(draft.name));

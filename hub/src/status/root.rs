@@ -7,7 +7,6 @@ use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName, Sharding
 use self::pods::served;
 use super::Sources;
 use super::finding::{nothing_in_force, set};
-use super::shard::is_accepted;
 use crate::compile::{Accepted, Contested, Generated, Verdict, World, some_of};
 use crate::facts::{Facts, ShardObject};
 
@@ -41,11 +40,12 @@ struct Root<'a> {
     generated: Option<&'a Generated>,
 }
 
+/// `judged`: condition Accepted.
 pub(super) fn status(
     sources: Sources<'_>,
-    name: &ShardName,
-    object: &ShardObject,
+    (name, object): (&ShardName, &ShardObject),
     verdict: &Verdict,
+    judged: Finding,
 ) -> ShardingConfigStatus {
     let state = &sources.world.state;
     let root = Root {
@@ -65,13 +65,7 @@ pub(super) fn status(
     };
     let ours = CONDITIONS.map(|condition| condition.to_string());
     status.conditions.retain(|condition| ours.contains(&condition.type_));
-    let findings = [
-        is_accepted(verdict, root.accepted.is_some()),
-        root.complete(),
-        root.disjoint(),
-        root.resolved(),
-        served(&root),
-    ];
+    let findings = [judged, root.complete(), root.disjoint(), root.resolved(), served(&root)];
     set(&mut status.conditions, findings, object.generation, sources.now);
     status
 }

@@ -37,7 +37,8 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
     }
     let accepted = world.state.accepted.get(name);
     if root::is_root(accepted, object) {
-        return Some(root::status(sources, name, object, verdict));
+        let judged = is_accepted(verdict, accepted.is_some());
+        return Some(root::status(sources, (name, object), verdict, judged));
     }
     let callers = callers::callers(world, name, routers);
     let findings = [
@@ -106,7 +107,7 @@ fn view_revision(world: &World, name: &ShardName) -> i64 {
     i64::try_from(revisions.max().unwrap_or_default()).unwrap_or(i64::MAX)
 }
 
-pub(super) fn is_accepted(verdict: &Verdict, in_force: bool) -> Finding {
+fn is_accepted(verdict: &Verdict, in_force: bool) -> Finding {
     const TYPE: ConditionType = ConditionType::Accepted;
     let Some(refusal) = &verdict.refusal else {
         return Finding::holds(TYPE, "the spec is valid and in force");
