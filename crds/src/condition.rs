@@ -21,6 +21,9 @@ pub enum ConditionType {
     MembersReachable,
     /// ShardingConfig: its callers, of all clusters, elect one leader.
     OneLeader,
+    /// ShardingConfig that is a root: each of its children has something to own and Pods that own it, and each of its Pods is
+    /// some child's.
+    ChildrenServed,
     /// MemberCluster: its agent has the hub's certificate and its cluster UID is pinned.
     Joined,
     /// MemberCluster: its agent reports a ready API server.
@@ -68,6 +71,10 @@ pub enum ConditionReason {
     TooManyCallers,
     /// Other shards select some of the same Pods: routers refuse the requests of those.
     CallersInSeveralShards,
+    /// More shards than there is to share out: some children have nothing.
+    NothingToOwn,
+    /// Pods that the root selects are no child's.
+    PodsInNoShard,
     /// Another shard owns some of the same pairs.
     Overlap,
     /// Another shard is letting go of pairs that this one is to have: they are granted once every router has let go.

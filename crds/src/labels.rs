@@ -87,6 +87,9 @@ pub const ROLE_IMPERSONATE_USERS: &str = "portolan-router-impersonate-users";
 /// Label key of every ConfigMap of the ledger.
 pub const LABEL_LEDGER: &str = "ctrlmesh.kusionstack.io/ledger";
 
+/// Label key of a ShardingConfig that a root generated: the name of the root, as far as a label's value has room for it.
+pub const LABEL_ROOT: &str = "ctrlmesh.kusionstack.io/auto-sharding-root";
+
 /// Label key of the Secrets on a member that routers' tokens are bound to: the uid of the Router on the hub.
 pub const LABEL_ROUTER_UID: &str = "ctrlmesh.kusionstack.io/router-uid";
 /// Annotation key of those Secrets: the name of the Router.

@@ -21,12 +21,12 @@ pub use status::{
     ShardingConfigStatus,
 };
 
-use crate::labels::system_namespace;
+use crate::labels::{LabelKeys, system_namespace};
 use crate::names::GroupResource;
 #[cfg(feature = "schema")]
 use crate::schema::{self, DNS_LABEL, DNS_SUBDOMAIN, GROUP_OR_RESOURCE, rules};
-use crate::selector::Selector;
-use crate::shard::{BucketSet, BucketSetError};
+use crate::selector::{Operator, Requirement, Selector};
+use crate::shard::{BucketSet, BucketSetError, Bucketing};
 
 /// What one group of callers owns: pairs of member cluster and namespace, narrowed to objects by limits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ pub struct ShardingConfigSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic")))]
     pub limits: Vec<ObjectLimiter>,
-    /// Generates child ShardingConfigs. Not served yet.
+    /// Generates child ShardingConfigs, which share out what clusters and limits say. A root itself owns nothing and has no callers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<Root>,
     /// Names of the member clusters where this shard's operator runs. Required with clusters.
@@ -174,6 +174,11 @@ impl ShardingConfigSpec {
         self.controller.as_ref()?.leader_election_name.as_deref()
     }
 
+    /// The root that generates children; `None` also of one that is disabled, which takes them back.
+    pub fn active_root(&self) -> Option<&Root> {
+        self.root.as_ref().filter(|root| root.disable != Some(true))
+    }
+
     /// The member clusters that the spec names, each with the path of its field.
     pub fn named_clusters(&self) -> Vec<(String, &str)> {
         let entries = self.clusters.iter().enumerate();
@@ -238,15 +243,36 @@ impl ClusterEntry {
         buckets.map(BucketSet::parse).transpose()
     }
 
-    /// Those of an inventory (names and labels) that [`Self::by_labels`] chooses.
+    /// Those of an inventory (names and labels) that [`Self::by_labels`] chooses, in its buckets.
     pub fn chosen_by_labels<'a>(
         &self,
         inventory: impl IntoIterator<Item = (&'a String, &'a BTreeMap<String, String>)>,
+        bucketing: Bucketing,
     ) -> Vec<String> {
         let selector = self.by_labels().unwrap_or(Selector::nothing());
+        // Buckets that cannot be read are refused; nobody has them.
+        let buckets = self.bucket_set().unwrap_or_else(|_| Some(BucketSet::default()));
+        let in_buckets = |name: &str| {
+            let buckets = buckets.as_ref();
+            buckets.is_none_or(|buckets| buckets.contains(bucketing.bucket_of(name)))
+        };
         let all = inventory.into_iter();
-        let chosen = all.filter(|(name, labels)| !system_namespace(name) && selector.matches(labels));
+        let chosen =
+            all.filter(|(name, labels)| !system_namespace(name) && in_buckets(name) && selector.matches(labels));
         chosen.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What [`Self::by_labels`] chooses, in its buckets, as one selector of the labels that a Namespace has once an agent has
+    /// labelled it. `None`: nothing.
+    pub fn labelled(&self, keys: &LabelKeys) -> Option<Selector> {
+        let selector = self.by_labels()?;
+        let Some(buckets) = self.bucket_set().unwrap_or_else(|_| Some(BucketSet::default())) else {
+            return Some(selector);
+        };
+        let values = buckets.iter().map(|bucket| bucket.to_string());
+        // Without a bucket it is a statement without a value, which there is not: nothing.
+        let in_buckets = Requirement::new(keys.sharding_hash(), Operator::In, values).ok()?;
+        Some(selector.and(&Selector::from_requirements([in_buckets])))
     }
 }
 
@@ -362,7 +388,7 @@ pub struct ClusterEntry {
     pub namespace_selector: Option<LabelSelector>,
     /// Buckets and ranges of buckets, such as 17 and "0-15": of the namespaces that namespaceSelector chooses, or of all but
     /// the system ones where there is none, only those of these buckets. Empty: none of them. Absent: whatever their bucket
-    /// is. What namespaces names is owned beside it. Not served yet.
+    /// is. What namespaces names is owned beside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::buckets"))]
     pub buckets: Option<Vec<IntOrString>>,

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use portolan_crds::definitions::manifests;
+use portolan_crds::partition::{Surroundings, expand};
 use portolan_crds::{
-    CircuitBreaker, ConditionReason, Enforcement, FaultInjection, Selector, ShardingConfig, accepted_reason,
+    CircuitBreaker, ConditionReason, Enforcement, FaultInjection, Selector, ShardName, ShardingConfig, accepted_reason,
     validate_circuit_breaker, validate_fault_injection, validate_sharding,
 };
 use serde::Deserialize;
@@ -123,6 +124,15 @@ fn the_federated_example_is_served() {
     assert_eq!(config.spec.primary_cluster(), Some("east"));
     assert_eq!(config.spec.leader_election_name(), Some("operator-leader"));
     assert_eq!(config.spec.clusters[1].namespaces, ["ns-c"]);
+}
+
+#[test]
+fn the_example_of_a_root_has_its_children() {
+    let config = example("root-shardingconfig.yaml");
+    assert_eq!(problems(&config), vec![]);
+    let name = ShardName::new("operator-demo", "sharding-root").unwrap();
+    let expansion = expand(&name, &config.spec, &Surroundings::default()).unwrap();
+    assert_eq!(expansion.children.len(), 4);
 }
 
 #[test]

@@ -23,6 +23,7 @@ use crate::ages;
 use crate::args::Config;
 use crate::bootstrap::Tokens;
 use crate::ca::{self, Authorities, Roots};
+use crate::children::ChildWriter;
 use crate::compile::State;
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
@@ -173,6 +174,8 @@ impl Parts {
             "finalizers",
             finalizers.run(self.worlds.subscribe(), self.metrics.clone()),
         );
+        let children = ChildWriter::new(self.client.clone(), self.index.clone());
+        self.spawn("children", children.run(self.worlds.subscribe(), self.metrics.clone()));
         self.spawn("versions", pins.clone().keep_versions());
         let ages = ages::MemberAges::new(self.index.clone());
         self.registry.root(|root| root.register_collector(Box::new(ages)));

@@ -15,7 +15,7 @@ use portolan_crds::{ShardName, ShardingConfigSpec};
 use portolan_wire::subscription::CallerPod;
 use portolan_wire::v1;
 
-use crate::facts::{Facts, PolicyName};
+use crate::facts::{Facts, PolicyName, ShardObject};
 use crate::settings::Settings;
 
 mod agent_config;
@@ -25,17 +25,20 @@ mod ledger;
 mod members;
 mod policies;
 mod reference;
+mod roots;
 mod scope;
 mod shards;
 #[cfg(test)]
 mod tests;
 mod wanted;
 
-pub(crate) use arbitrate::{Verdict, some_of};
+pub(crate) use agent_config::selector_of_root;
+pub(crate) use arbitrate::{Contested, Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use ledger::{Ledger, Released};
 pub(crate) use policies::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, SharedLimit, Standing, Supply};
 pub(crate) use reference::{Compiled, Ref};
+pub(crate) use roots::{Children, Generated};
 pub(crate) use scope::Scope;
 pub(crate) use wanted::{Wanted, WantedMember};
 
@@ -49,6 +52,8 @@ pub(crate) struct State {
     /// What routers are told to write.
     pub(crate) cursor_format: CursorFormat,
     pub(crate) accepted: BTreeMap<ShardName, Accepted>,
+    /// What each root generates. Not stored: after a restart it follows from the children that there are.
+    pub(crate) roots: BTreeMap<ShardName, Children>,
     /// Shared: the world, the store and the next run each hold on to it.
     pub(crate) ledger: Arc<Ledger>,
 }
@@ -91,6 +96,7 @@ impl World {
         self.state.incarnation == other.state.incarnation
             && self.state.cursor_format == other.state.cursor_format
             && self.state.accepted == other.state.accepted
+            && self.state.roots == other.state.roots
             && self.state.ledger == other.state.ledger
             && self.resources == other.resources
             && self.unknown == other.unknown
@@ -172,12 +178,18 @@ pub(crate) struct Decided {
 }
 
 /// Who has which pair from now on, and which specs are in force. `now`: when what leaves a shard leaves it.
-pub(crate) fn decide(facts: &Facts, before: &State, released: &Released, now: Timestamp) -> Decided {
+pub(crate) fn decide(
+    facts: &Facts,
+    settings: &Settings,
+    before: &State,
+    released: &Released,
+    now: Timestamp,
+) -> Decided {
     let run = before.run + 1;
     let mut ledger = Ledger::clone(&before.ledger);
     ledger.free(released, now);
     ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
-    let outcome = arbitrate::arbitrate(facts, before, &ledger);
+    let outcome = arbitrate::arbitrate(facts, settings, before, &ledger);
     ledger.settle(&outcome.claims, run);
     ledger.forget(facts);
     let state = State {
@@ -185,6 +197,7 @@ pub(crate) fn decide(facts: &Facts, before: &State, released: &Released, now: Ti
         incarnation: before.incarnation.clone(),
         cursor_format: before.cursor_format,
         accepted: outcome.accepted,
+        roots: outcome.roots,
         ledger: Arc::new(ledger),
     };
     Decided {
@@ -208,9 +221,16 @@ pub(crate) fn render(facts: &Facts, settings: &Settings, decided: Decided, now: 
     world
 }
 
-/// Shards, oldest first: the order in which they may claim.
-fn by_age(facts: &Facts) -> Vec<(&ShardName, &crate::facts::ShardObject)> {
+/// Shards, oldest first: the order in which they may claim. A child is as old as its root, and comes after it.
+fn by_age<'a>(
+    facts: &'a Facts,
+    roots: &BTreeMap<&'a ShardName, &'a ShardName>,
+) -> Vec<(&'a ShardName, &'a ShardObject)> {
     let mut shards: Vec<_> = facts.shards.iter().collect();
-    shards.sort_by(|(a_name, a), (b_name, b)| (a.created, a_name).cmp(&(b.created, b_name)));
+    shards.sort_by_key(|(name, object)| {
+        let root = roots.get(name).and_then(|root| facts.shards.get_key_value(*root));
+        let (eldest, of_family) = root.unwrap_or((name, object));
+        (of_family.created, eldest, root.is_some(), object.created, *name)
+    });
     shards
 }

@@ -159,7 +159,7 @@ impl Distributor {
         }
         let mut next = self
             .index
-            .read(|facts| decide(facts, &before, released, Timestamp::now()));
+            .read(|facts| decide(facts, &self.settings, &before, released, Timestamp::now()));
         next.state.cursor_format = self.acks.cursor_format(before.cursor_format);
         let known = before.ledger.view_revision();
         if self.is_set_back(&before.incarnation, known) {

@@ -68,6 +68,8 @@ pub(crate) struct ShardObject {
     pub(crate) deleting: bool,
     /// Whether the object has the hub's finalizer.
     pub(crate) has_finalizer: bool,
+    /// UID of the ShardingConfig that controls it: its root.
+    pub(crate) root: Option<String>,
     /// The present spec, or why it cannot be read.
     pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
     pub(crate) status: ShardingConfigStatus,
@@ -203,6 +205,11 @@ impl AgentReport {
 }
 
 impl Facts {
+    /// Whether there is any child of the root with this UID.
+    pub(crate) fn has_children(&self, root: &str) -> bool {
+        self.shards.values().any(|shard| shard.root.as_deref() == Some(root))
+    }
+
     /// The pin of `cluster`, if it belongs to the MemberCluster that has this name now and that is accepted.
     pub(crate) fn joined(&self, cluster: &str) -> Option<(&MemberObject, &Pin)> {
         let member = self.members.get(cluster).filter(|member| member.accept)?;

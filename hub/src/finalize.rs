@@ -78,7 +78,8 @@ fn due(facts: &Facts, world: &World) -> Vec<(ShardName, Step)> {
     let shards = facts.shards.iter().filter_map(|(name, object)| {
         let step = match (object.deleting, object.has_finalizer) {
             (false, false) if accepted(name, &object.uid) => Step::Add,
-            (true, true) if !world.state.ledger.is_owner(name) => Step::Remove,
+            // A root goes after its children.
+            (true, true) if !world.state.ledger.is_owner(name) && !facts.has_children(&object.uid) => Step::Remove,
             _ => return None,
         };
         Some((name.clone(), step))

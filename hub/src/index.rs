@@ -194,7 +194,8 @@ impl Facts {
                 if before.uid == shard.uid
                     && before.spec == shard.spec
                     && before.generation == shard.generation
-                    && before.deleting == shard.deleting =>
+                    && before.deleting == shard.deleting
+                    && before.root == shard.root =>
             {
                 Change::Status
             }

@@ -3,7 +3,7 @@
 //! How a change travels: `watch` and agent sessions (`stream`) write facts into `index`; `distribute` runs `compile`
 //! (pure) whenever facts or acknowledgements changed, stores what it decided (`ledger`), and publishes one `World`; each router session (`stream`) sends
 //! what its router does not hold; acknowledgements go back to `distribute`, which may then free what was released;
-//! `status` renders facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out;
+//! `children` writes the ShardingConfigs that roots generate; `status` renders facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out;
 //! `webhook` answers the API server's questions about who writes ShardingConfigs, and which policies can be served; `shares`
 //! divides limits that routers have together.
 
@@ -16,6 +16,7 @@ mod args;
 mod authors;
 mod bootstrap;
 mod ca;
+mod children;
 mod compile;
 mod distribute;
 mod enroll;

@@ -81,6 +81,7 @@ pub(crate) struct Metrics {
     resources: Gauge,
     pub(crate) statuses: WriteCounters,
     pub(crate) finalizers: WriteCounters,
+    pub(crate) children: WriteCounters,
     /// Writes of the ledger: until one that failed is made good, nothing is granted.
     pub(crate) ledger: WriteCounters,
     /// From 100 µs to about 3 s.
@@ -125,6 +126,7 @@ impl Metrics {
         registry.register("resources", "Resources that routers must hold", self.resources.clone());
         self.statuses.register("status", registry);
         self.finalizers.register("finalizer", registry);
+        self.children.register("child", registry);
         self.ledger.register("ledger", registry);
         let help = "Time from a commit to the router's answer";
         registry.register_with_unit("ack", help, Unit::Seconds, self.ack_seconds.histogram());

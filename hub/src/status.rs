@@ -38,6 +38,7 @@ mod policy_events;
 mod presence;
 mod reach;
 mod resolved;
+mod root;
 mod router;
 mod shard;
 

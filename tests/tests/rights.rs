@@ -33,7 +33,7 @@ rules:
 ";
 
 /// Rights that a short run does not use, and when they are: program, verb, resource (`*`: of any), why.
-const SELDOM: [(&str, &str, &str, &str); 17] = [
+const SELDOM: [(&str, &str, &str, &str); 21] = [
     (
         "agent",
         "patch",
@@ -85,6 +85,20 @@ const SELDOM: [(&str, &str, &str, &str); 17] = [
         "the finalizer of a shard that came without one",
     ),
     ("hub", "get", "shardingconfigs", "the same"),
+    ("hub", "create", "shardingconfigs", "a root's child is made"),
+    (
+        "hub",
+        "update",
+        "shardingconfigs",
+        "others have written fields of their own into a child",
+    ),
+    ("hub", "delete", "shardingconfigs", "a root has a child less"),
+    (
+        "hub",
+        "shard",
+        "memberclusters",
+        "the webhook asks whether the hub may write a child",
+    ),
     ("hub", "patch", "events", "a breaker or a rule opens again"),
 ];
 

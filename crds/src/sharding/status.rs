@@ -23,7 +23,8 @@ pub struct ShardingConfigStatus {
     /// metadata.generation that the rest of the status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable, OneLeader.
+    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable, OneLeader; of a root Accepted, Complete,
+    /// Disjoint, NamespacesResolved, ChildrenServed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,
@@ -31,6 +32,10 @@ pub struct ShardingConfigStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub children: Vec<String>,
+    /// Names of those of the children that have nothing: there are more shards than pairs, or the canary has it all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
+    pub empty_children: Vec<String>,
     /// What the shard owns, by member cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(

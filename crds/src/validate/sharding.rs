@@ -7,7 +7,7 @@ use super::selectors::{check_limits, check_selector};
 use super::{Problem, Problems, Reason};
 use crate::names::{ShardName, is_dns_subdomain, lease_name};
 use crate::shard::BucketSetError;
-use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, ShardingConfigSpec};
+use crate::sharding::{Balance, ClusterEntry, ControllerConfig, LeaderElection, ShardingConfigSpec};
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
 ///
@@ -192,17 +192,9 @@ fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
         let message = "sharded webhooks are not served yet: remove webhook, and the operator's webhook server is reached unsharded";
         problems.not_implemented("spec.webhook", message);
     }
-    for (index, _) in spec
-        .clusters
-        .iter()
-        .enumerate()
-        .filter(|(_, entry)| entry.buckets.is_some())
-    {
-        let message = "buckets are not served yet: name the namespaces, or choose them by namespaceSelector";
-        problems.not_implemented(format!("spec.clusters[{index}].buckets"), message);
-    }
-    if spec.root.is_some() {
-        let message = "generated shards are not served yet: write one ShardingConfig per shard";
-        problems.not_implemented("spec.root", message);
+    let auto = spec.root.as_ref().and_then(|root| root.auto.as_ref());
+    if auto.is_some_and(|auto| auto.balance == Balance::Objects) {
+        let message = "agents do not count objects by bucket yet: remove balance, and shards have as many pairs each";
+        problems.not_implemented("spec.root.auto.balance", message);
     }
 }

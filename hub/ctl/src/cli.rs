@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use portolan_crds::ShardName;
 use portolan_crds::duration::parse_duration;
 use portolan_crds::names::check_dns_label;
+use portolan_crds::{BucketAlgorithm, Bucketing, ShardName};
 use portolan_wire::subscription::CallerPod;
 use serde::Serialize;
 
@@ -386,6 +386,9 @@ pub(crate) struct LedgerAdoptArgs {
     /// Member cluster and its kubeconfig, to read which namespaces there are; repeatable
     #[arg(long = "member", value_name = "NAME=FILE", value_parser = parse_member)]
     pub(crate) members: Vec<(String, PathBuf)>,
+    /// Number of buckets that the hub is started with, or legacy for its algorithm of that name
+    #[arg(long, value_name = "N|legacy", value_parser = parse_buckets, default_value = "32")]
+    pub(crate) buckets: Bucketing,
     /// Write the ledger; without it only what would be written is shown
     #[arg(long)]
     pub(crate) yes: bool,
@@ -516,6 +519,17 @@ fn parse_webhook_url(text: &str) -> Result<String, String> {
     let ok = text.starts_with("https://") && text.parse::<http::Uri>().is_ok_and(|url| url.path() == WEBHOOK_PATH);
     let wrong = || format!("{text:?} is not https://HOST:PORT{WEBHOOK_PATH}");
     ok.then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+/// The rule by which a hub assigns namespaces to buckets.
+fn parse_buckets(text: &str) -> Result<Bucketing, String> {
+    if text == "legacy" {
+        return Ok(Bucketing::legacy());
+    }
+    let buckets = text
+        .parse()
+        .map_err(|_| format!("{text:?} is neither a number nor legacy"))?;
+    Bucketing::new(BucketAlgorithm::Xxh3, buckets).map_err(|error| error.to_string())
 }
 
 fn parse_member(text: &str) -> Result<(String, PathBuf), String> {

@@ -116,7 +116,15 @@ async fn who(State(pages): State<Pages>, Query(which): Query<Which>) -> Answer {
         if let Some(cluster) = cluster.as_ref().filter(|cluster| !facts.members.contains_key(*cluster)) {
             return Err(format!("no MemberCluster is named {cluster:?}"));
         }
-        let told = |routers: &_| owner::of(facts, &world, routers, &namespace, cluster.as_deref());
+        let told = |routers: &_| {
+            let known = owner::Known {
+                facts,
+                world: &world,
+                routers,
+                bucketing: pages.settings.bucketing,
+            };
+            owner::of(&known, &namespace, cluster.as_deref())
+        };
         Ok(pages.acks.read(told))
     });
     let pairs = known.map_err(|reason| refused(StatusCode::NOT_FOUND, reason))?;

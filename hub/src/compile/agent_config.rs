@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_crds::{GroupResource, ShardName};
+use portolan_crds::{GroupResource, Selector, ShardName};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
 use super::callers::{caller_selector, runs_in};
+use super::roots::roots;
 use super::{Accepted, Ref, Scope, World};
 use crate::facts::Facts;
 use crate::settings::Settings;
@@ -23,7 +24,7 @@ pub(super) fn render(facts: &Facts, settings: &Settings, world: &World) -> BTree
                 label_prefix: settings.keys.prefix().to_owned(),
                 bucketing: Some(settings.bucketing.into()),
                 labelled_kinds: kinds.clone(),
-                caller_selectors: selectors(cluster, accepted),
+                caller_selectors: selectors(cluster, facts, world),
                 routers: Some(who_acts_in(cluster, &routers)),
             };
             (cluster.clone(), config)
@@ -69,13 +70,40 @@ fn kinds(settings: &Settings, accepted: &BTreeMap<ShardName, Accepted>) -> BTree
     settings.label_kinds.iter().cloned().chain(whole).collect()
 }
 
-fn selectors(cluster: &str, accepted: &BTreeMap<ShardName, Accepted>) -> Vec<v1::CallerSelector> {
+fn selectors(cluster: &str, facts: &Facts, world: &World) -> Vec<v1::CallerSelector> {
+    let accepted = &world.state.accepted;
+    let roots = roots(facts);
+    let is_told = |name: &ShardName| {
+        let root = roots.get(name).and_then(|root| Some((*root, accepted.get(*root)?)));
+        root.is_some_and(|(root, of_root)| tells_of_all(cluster, facts, root, of_root))
+    };
     let here = accepted.iter().filter(|(_, accepted)| runs_in(accepted, cluster));
-    let selectors =
-        here.filter_map(|(name, accepted)| Some((name.namespace().to_owned(), caller_selector(accepted)?.to_string())));
+    let selectors = here.filter_map(|(name, accepted)| {
+        let selector = match accepted.spec.active_root() {
+            Some(_) => selector_of_root(accepted),
+            None => caller_selector(accepted).filter(|_| !is_told(name)),
+        };
+        Some((name.namespace().to_owned(), selector?.to_string()))
+    });
     let unique: BTreeSet<_> = selectors.collect();
     unique
         .into_iter()
         .map(|(namespace, selector)| v1::CallerSelector { namespace, selector })
         .collect()
+}
+
+/// Which Pods a root's children choose theirs of, and perhaps some that are nobody's; `None`: it does not say.
+pub(crate) fn selector_of_root(accepted: &Accepted) -> Option<Selector> {
+    Selector::from_label_selector(accepted.spec.selector.as_ref()?).ok()
+}
+
+/// Whether the agent tells of all Pods of the root's children when it is asked for the root's, which is one question.
+fn tells_of_all(cluster: &str, facts: &Facts, root: &ShardName, accepted: &Accepted) -> bool {
+    let Some(selector) = selector_of_root(accepted).filter(|_| accepted.spec.active_root().is_some()) else {
+        return false;
+    };
+    let selector = selector.to_string();
+    let agent = facts.agents.get(cluster);
+    let mut excess = agent.into_iter().flat_map(|agent| &agent.excess);
+    !excess.any(|excess| excess.namespace == root.namespace() && excess.selector == selector)
 }

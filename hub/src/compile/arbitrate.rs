@@ -4,19 +4,28 @@
 //! goes on wanting, is refused and the last accepted one stays. A pair that its owner is letting go of is no reason to
 //! refuse: whoever asks for it first is accepted and waits for it, and has everything else at once. What was accepted
 //! stays accepted, whatever happens to its surroundings; it then merely does not get pairs that others have.
+//!
+//! A root owns nothing: it is judged for all of its children, which then are not refused one by one (`family`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_crds::ledger::SPEC_BYTES_MAX;
-use portolan_crds::names::SHARD_MEMBERS_MAX;
 use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
 
+use self::draft::{Draft, Drafting};
 use super::callers::running;
-use super::ledger::{Claims, Homes, Ledger};
-use super::wanted::{Wanted, wanted};
-use super::{Accepted, State, by_age};
+use super::ledger::{Claims, Ledger};
+use super::roots::{Children, Generator, roots};
+use super::wanted::{Known, Wanted};
+use super::{Accepted, State};
 use crate::facts::{Facts, ShardObject};
+use crate::settings::Settings;
+
+mod draft;
+mod family;
+mod kin;
+mod members;
 
 /// Most pairs or problems named in one message; the rest is counted.
 const NAMED_MAX: usize = 10;
@@ -34,6 +43,8 @@ pub(crate) struct Verdict {
     pub(crate) conflicts: Vec<Contested>,
     /// Pairs that the spec in force asks for and that their owner is letting go of.
     pub(crate) awaited: Vec<Contested>,
+    /// A child that no root generates any more: it has nothing, and its object is to be deleted.
+    pub(crate) discarded: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -72,20 +83,9 @@ enum Holder<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) accepted: BTreeMap<ShardName, Accepted>,
+    pub(super) roots: BTreeMap<ShardName, Children>,
     pub(super) verdicts: BTreeMap<ShardName, Verdict>,
     pub(super) claims: Claims,
-}
-
-/// What a shard asks for before anybody else was asked.
-struct Draft<'a> {
-    name: &'a ShardName,
-    object: &'a ShardObject,
-    /// The present spec, or why not.
-    present: Result<(Arc<ShardingConfigSpec>, Wanted), Refusal>,
-    /// The present spec is the accepted one: no longer up for refusal.
-    settled: bool,
-    /// The accepted spec, if there is one.
-    accepted: Option<(Accepted, Wanted)>,
 }
 
 /// A (cluster, namespace).
@@ -101,14 +101,24 @@ type Refused = BTreeMap<ShardName, Vec<Contested>>;
 /// accepted first, and those that turn out to be refused stay so while the others are decided anew.
 ///
 /// `before` is the state of the run before, `ledger` its ledger without what has been released since.
-pub(super) fn arbitrate(facts: &Facts, before: &State, ledger: &Ledger) -> Outcome {
+pub(super) fn arbitrate(facts: &Facts, settings: &Settings, before: &State, ledger: &Ledger) -> Outcome {
     let homes = ledger.homes();
-    let known = Known { facts, ledger, homes };
-    let drafts: Vec<_> = by_age(facts)
-        .into_iter()
-        .filter(|(_, object)| !object.deleting)
-        .map(|(name, object)| known.draft(name, object, before.accepted.get(name)))
-        .collect();
+    let generator = Generator {
+        facts,
+        settings,
+        before,
+    };
+    let drafting = Drafting {
+        known: Known {
+            facts,
+            settings,
+            ledger,
+            homes,
+        },
+        generator,
+        roots: roots(facts),
+    };
+    let drafts = drafting.drafts();
     let queue = waiting(&drafts, &before.ledger);
     let mut refused = Refused::new();
     loop {
@@ -117,79 +127,11 @@ pub(super) fn arbitrate(facts: &Facts, before: &State, ledger: &Ledger) -> Outco
             pass.decide(draft);
         }
         if pass.refused_now.is_empty() {
+            family::finish(&mut pass.outcome, &drafts);
             return pass.outcome;
         }
         let newly = pass.refused_now;
         refused.extend(newly);
-    }
-}
-
-/// What drafts are made of.
-struct Known<'a> {
-    facts: &'a Facts,
-    ledger: &'a Ledger,
-    /// Where each shard has its namespaces by `ledger`.
-    homes: Homes<'a>,
-}
-
-impl Known<'_> {
-    fn draft<'a>(&self, name: &'a ShardName, object: &'a ShardObject, accepted: Option<&Accepted>) -> Draft<'a> {
-        let accepted = accepted.filter(|accepted| accepted.uid == object.uid);
-        let settled = accepted.is_some_and(|accepted| accepted.generation == object.generation);
-        let with_wanted = |spec: &ShardingConfigSpec| wanted(self.facts, self.ledger, &self.homes, name, spec);
-        let present = match accepted.filter(|_| settled) {
-            Some(accepted) => Ok(accepted.spec.clone()),
-            None => check(name, object),
-        };
-        let present = present.and_then(|spec| {
-            if let Some(accepted) = accepted.filter(|_| !settled) {
-                check_lease(self.facts, name, accepted, &spec)?;
-            }
-            let wanted = with_wanted(&spec);
-            if !settled {
-                check_count(&spec, &wanted)?;
-            }
-            match check_members(self.facts, self.ledger, name, &wanted) {
-                Err(refusal) if !settled => Err(refusal),
-                _ => Ok((spec, wanted)),
-            }
-        });
-        Draft {
-            name,
-            object,
-            present,
-            settled,
-            accepted: accepted.map(|accepted| (accepted.clone(), with_wanted(&accepted.spec))),
-        }
-    }
-}
-
-impl Draft<'_> {
-    /// What the shard asks for if its present spec is accepted, or if it was refused.
-    fn wants(&self, refused: bool) -> Option<&Wanted> {
-        match (&self.present, &self.accepted) {
-            (Ok((_, wanted)), _) if !refused => Some(wanted),
-            (_, accepted) => accepted.as_ref().map(|(_, wanted)| wanted),
-        }
-    }
-
-    /// What the shard asks for whether its present spec is accepted or not.
-    fn surely_wants(&self) -> BTreeSet<Pair<'_>> {
-        let of = |refused| -> BTreeSet<_> { self.wants(refused).into_iter().flat_map(Wanted::pairs).collect() };
-        match (self.settled, self.accepted.is_some()) {
-            (true, _) => of(false),
-            (false, true) => of(false).intersection(&of(true)).copied().collect(),
-            (false, false) => BTreeSet::new(),
-        }
-    }
-
-    /// The shard's present spec as the one in force.
-    fn accept(&self, spec: &Arc<ShardingConfigSpec>) -> Accepted {
-        Accepted {
-            uid: self.object.uid.clone(),
-            generation: self.object.generation,
-            spec: spec.clone(),
-        }
     }
 }
 
@@ -213,52 +155,6 @@ fn check(name: &ShardName, object: &ShardObject) -> Result<Arc<ShardingConfigSpe
     Err(Refusal {
         reason: accepted_reason(&problems),
         message: some_of(&problems, "; "),
-    })
-}
-
-/// A cursor has a place for each member, for the primary and for the caller's home, and room for so many.
-fn check_count(spec: &ShardingConfigSpec, wanted: &Wanted) -> Result<(), Refusal> {
-    let mut clusters: BTreeSet<&str> = wanted.members.iter().map(|member| member.cluster.as_str()).collect();
-    clusters.extend(spec.primary_cluster());
-    let away = spec
-        .caller_clusters
-        .iter()
-        .any(|home| !clusters.contains(home.as_str()));
-    let count = clusters.len() + usize::from(away);
-    if count <= SHARD_MEMBERS_MAX {
-        return Ok(());
-    }
-    Err(Refusal {
-        reason: ConditionReason::Invalid,
-        message: format!(
-            "spec.clusters: {count} member clusters, those of the primary and of the callers among them, and a shard can \
-             have {SHARD_MEMBERS_MAX}: split it"
-        ),
-    })
-}
-
-/// The rules about the members that a new spec names.
-fn check_members(facts: &Facts, ledger: &Ledger, name: &ShardName, wanted: &Wanted) -> Result<(), Refusal> {
-    if let Some((reason, message)) = wanted.refusal() {
-        return Err(Refusal { reason, message });
-    }
-    let cordoned = |cluster: &str| {
-        let spec = facts.members.get(cluster).and_then(|member| member.in_force.as_ref());
-        spec.is_some_and(|spec| spec.cordoned)
-    };
-    let members = wanted.members.iter().map(|member| member.cluster.as_str());
-    let closed: Vec<_> = members
-        .filter(|cluster| cordoned(cluster) && ledger.owned_in(cluster, name).next().is_none())
-        .collect();
-    if closed.is_empty() {
-        return Ok(());
-    }
-    Err(Refusal {
-        reason: ConditionReason::Cordoned,
-        message: format!(
-            "spec.clusters: MemberCluster {} is cordoned and takes no new shards: uncordon it, or leave it out",
-            closed.join(", ")
-        ),
     })
 }
 
@@ -307,6 +203,12 @@ struct Pass<'a> {
     refused: &'a Refused,
     /// What each shard asks for, those refused by what they asked for before.
     wants: BTreeMap<&'a ShardName, BTreeSet<Pair<'a>>>,
+    /// The root of each child.
+    roots: BTreeMap<&'a ShardName, &'a ShardName>,
+    /// Children that their root does not generate.
+    discarded: BTreeSet<&'a ShardName>,
+    /// What roots in force share out: no others' to claim, whether or not their children are there.
+    reserved: Queue<'a>,
     /// Who waits for pairs that their owners are letting go of.
     queue: Queue<'a>,
     refused_now: Refused,
@@ -315,14 +217,20 @@ struct Pass<'a> {
 
 impl<'a> Pass<'a> {
     fn new(drafts: &'a [Draft<'a>], ledger: &'a Ledger, queue: Queue<'a>, refused: &'a Refused) -> Self {
-        let wants = drafts.iter().map(|draft| {
+        let discarded = family::discarded(drafts, refused);
+        let wants = drafts.iter().filter(|draft| !discarded.contains(draft.name));
+        let wants = wants.map(|draft| {
             let wanted = draft.wants(refused.contains_key(draft.name));
             (draft.name, wanted.into_iter().flat_map(Wanted::pairs).collect())
         });
+        let roots = drafts.iter().filter_map(|draft| Some((draft.name, draft.kin.root()?)));
         Self {
             ledger,
             refused,
             wants: wants.collect(),
+            roots: roots.collect(),
+            discarded,
+            reserved: Queue::new(),
             queue,
             refused_now: Refused::new(),
             outcome: Outcome::default(),
@@ -335,6 +243,12 @@ impl<'a> Pass<'a> {
             generation: draft.object.generation,
             ..Verdict::default()
         };
+        if self.discarded.contains(name) {
+            verdict.refusal = Some(draft.kin.discard());
+            verdict.discarded = true;
+            self.outcome.verdicts.insert(name.clone(), verdict);
+            return;
+        }
         let decided = match &draft.present {
             Ok((spec, wanted)) => {
                 let refused = self.refused.get(name);
@@ -342,8 +256,10 @@ impl<'a> Pass<'a> {
                     Some(conflicts) => conflicts.clone(),
                     None => self.contested(name, wanted).0,
                 };
-                if draft.settled || verdict.conflicts.is_empty() {
-                    Ok((draft.accept(spec), wanted))
+                let judged = draft.settled || draft.kin.root().is_some();
+                if judged || verdict.conflicts.is_empty() {
+                    let accept = || (draft.accept(spec), wanted);
+                    draft.kin.pending().map_or_else(|| Ok(accept()), Err)
                 } else {
                     if refused.is_none() {
                         self.refused_now.insert(name.clone(), verdict.conflicts.clone());
@@ -362,9 +278,14 @@ impl<'a> Pass<'a> {
             }
         };
         if let Some((accepted, wanted)) = in_force {
-            verdict.awaited = self.claim(name, wanted);
+            if accepted.spec.root.is_some() {
+                verdict.wanted = wanted.without_members();
+                self.reserve(name, wanted);
+            } else {
+                verdict.awaited = self.claim(name, wanted);
+                verdict.wanted = wanted.clone();
+            }
             self.outcome.accepted.insert(name.clone(), accepted);
-            verdict.wanted = wanted.clone();
         }
         self.outcome.verdicts.insert(name.clone(), verdict);
     }
@@ -375,10 +296,17 @@ impl<'a> Pass<'a> {
         let next = self.queue.get(&pair).copied().filter(|next| *next != name);
         let owner = || self.ledger.get(pair.0, pair.1).and_then(|entry| entry.owner.as_ref());
         let claimed = || self.outcome.claims.get(pair.0)?.get(pair.1);
+        let reserved = || {
+            self.reserved
+                .get(&pair)
+                .copied()
+                .filter(|root| !self.are_kin(name, root))
+        };
         match next.or_else(owner) {
             None if self.ledger.is_withholding() => Some(Holder::Unknown),
             known => {
-                let other = known.or_else(claimed).filter(|owner| *owner != name);
+                let other = known.or_else(claimed).or_else(reserved);
+                let other = other.filter(|owner| *owner != name);
                 other.map(Holder::Shard)
             }
         }
@@ -388,7 +316,9 @@ impl<'a> Pass<'a> {
     fn is_kept(&self, name: &ShardName, pair: Pair<'_>, holder: Holder<'_>) -> bool {
         let promised = self.queue.get(&pair).is_some_and(|next| *next == name);
         match holder {
-            Holder::Shard(owner) => !promised && self.wants.get(owner).is_some_and(|wants| wants.contains(&pair)),
+            // Root and children hand to each other what they have.
+            Holder::Shard(owner) if self.are_kin(name, owner) => false,
+            Holder::Shard(owner) => !promised && (self.wants(owner, pair) || self.is_of_family(name, owner, pair)),
             Holder::Unknown => false,
         }
     }
@@ -410,6 +340,27 @@ impl<'a> Pass<'a> {
         let (shared, moving): (Vec<_>, Vec<_>) = all.partition(|(_, shared)| *shared);
         let strip = |pairs: Vec<(Contested, bool)>| pairs.into_iter().map(|(contested, _)| contested).collect();
         (strip(shared), strip(moving))
+    }
+
+    fn wants(&self, name: &ShardName, pair: Pair<'_>) -> bool {
+        self.wants.get(name).is_some_and(|wants| wants.contains(&pair))
+    }
+
+    /// Whether a pair that a child lets go of is another one's of its root, or the root's, and not `name`'s.
+    fn is_of_family(&self, name: &ShardName, owner: &ShardName, pair: Pair<'_>) -> bool {
+        let root = self.roots.get(owner).filter(|root| self.roots.get(name) != Some(root));
+        root.is_some_and(|root| self.wants(root, pair))
+    }
+
+    fn are_kin(&self, one: &ShardName, other: &ShardName) -> bool {
+        let is_child = |child, root| self.roots.get(child).is_some_and(|of| *of == root);
+        is_child(one, other) || is_child(other, one)
+    }
+
+    fn reserve(&mut self, name: &'a ShardName, wanted: &'a Wanted) {
+        for pair in wanted.pairs() {
+            self.reserved.entry(pair).or_insert(name);
+        }
     }
 
     /// Claims what nobody else has and queues for what is being let go of, which is returned.
@@ -437,7 +388,8 @@ impl<'a> Pass<'a> {
 /// from them, and the moment it is free it is theirs.
 fn waiting<'a>(drafts: &'a [Draft<'a>], ledger: &Ledger) -> Queue<'a> {
     let mut queue = Queue::new();
-    for draft in drafts {
+    // Roots have nothing.
+    for draft in drafts.iter().filter(|draft| !draft.may_be_root()) {
         for pair in draft.surely_wants() {
             let entry = ledger.get(pair.0, pair.1);
             let released_by_another =

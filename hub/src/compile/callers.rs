@@ -36,7 +36,12 @@ pub(super) fn render(world: &mut World, facts: &Facts, holders: &mut Holders<'_>
 /// A caller that a shard has by the spec in force, or may have: of a member that an agent has not told about since this
 /// process started, nobody knows.
 pub(super) fn running(facts: &Facts, name: &ShardName, accepted: &Accepted) -> Option<String> {
-    let selector = caller_selector(accepted)?;
+    let selector = match &accepted.spec.selector {
+        Some(selector) => Selector::from_label_selector(selector).ok()?,
+        // Whatever the children of a root choose.
+        None if accepted.spec.root.is_some() => Selector::everything(),
+        None => return None,
+    };
     let mut untold = None;
     for cluster in facts.members.keys().filter(|cluster| runs_in(accepted, cluster)) {
         if facts.joined(cluster).is_none() {
@@ -127,7 +132,10 @@ pub(super) fn runs_in(accepted: &Accepted, cluster: &str) -> bool {
     clusters.is_empty() || clusters.iter().any(|name| name == cluster)
 }
 
-/// Which Pods are callers; `None` for a spec without selector, which has none.
+/// Which Pods are callers; `None` for a spec without selector, which has none, and for a root: its children have them.
 pub(crate) fn caller_selector(accepted: &Accepted) -> Option<Selector> {
+    if accepted.spec.root.is_some() {
+        return None;
+    }
     Selector::from_label_selector(accepted.spec.selector.as_ref()?).ok()
 }

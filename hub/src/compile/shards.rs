@@ -14,7 +14,10 @@ use crate::settings::Settings;
 pub(super) fn render(world: &mut World, settings: &Settings) {
     let mut owned = owned(&world.state.ledger);
     let mut resources = Vec::new();
-    for (name, accepted) in &world.state.accepted {
+    let served = world.state.accepted.iter();
+    // A root is told to no router: its children are.
+    let served = served.filter(|(_, accepted)| accepted.spec.root.is_none());
+    for (name, accepted) in served {
         let wanted = world.shards.get(name).map(|verdict| &verdict.wanted);
         let wanted = wanted.filter(|_| !accepted.spec.clusters.is_empty());
         let of_shard = owned.entry(name).or_default();

@@ -17,6 +17,7 @@ mod handover;
 mod laws;
 mod policies;
 mod revisions;
+mod roots;
 
 use fleet::*;
 

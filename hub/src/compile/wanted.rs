@@ -9,6 +9,7 @@ use portolan_crds::{ClusterEntry, ConditionReason, ShardName, ShardingConfigSpec
 use super::Ledger;
 use super::ledger::Homes;
 use crate::facts::{Facts, MemberObject};
+use crate::settings::Settings;
 
 /// What one spec asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,6 +46,14 @@ pub(crate) struct Rules {
 }
 
 impl Wanted {
+    /// What is left to tell of a root, which owns nothing itself.
+    pub(super) fn without_members(&self) -> Self {
+        Self {
+            members: Vec::new(),
+            refused_clusters: self.refused_clusters.clone(),
+        }
+    }
+
     /// All pairs, in order.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         self.members.iter().flat_map(|member| {
@@ -56,70 +65,79 @@ impl Wanted {
     }
 }
 
-/// What `spec` of `shard` asks for. `homes`: of `ledger`.
-pub(super) fn wanted(
-    facts: &Facts,
-    ledger: &Ledger,
-    homes: &Homes<'_>,
-    shard: &ShardName,
-    spec: &ShardingConfigSpec,
-) -> Wanted {
-    let mut wanted = Wanted {
-        members: Vec::new(),
-        refused_clusters: refused_clusters(facts, shard, spec),
-    };
-    for entry in &spec.clusters {
-        for cluster in clusters_of(facts, shard, entry) {
-            let found = in_member(facts, ledger, shard, cluster, entry);
-            match wanted.members.iter_mut().find(|member| member.cluster == cluster) {
-                Some(member) => member.merge(found),
-                None => wanted.members.push(found),
+/// What a spec is seen against.
+pub(super) struct Known<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) settings: &'a Settings,
+    pub(super) ledger: &'a Ledger,
+    /// Where each shard has its namespaces by `ledger`.
+    pub(super) homes: Homes<'a>,
+}
+
+impl Known<'_> {
+    /// What `spec` of `shard` asks for. Of a root all that its children do: of a namespace that two members have, both.
+    pub(super) fn wanted(&self, shard: &ShardName, spec: &ShardingConfigSpec) -> Wanted {
+        let mut wanted = Wanted {
+            members: Vec::new(),
+            refused_clusters: refused_clusters(self.facts, shard, spec),
+        };
+        if spec.root.is_some() && spec.active_root().is_none() {
+            return wanted;
+        }
+        for entry in &spec.clusters {
+            for cluster in clusters_of(self.facts, shard, entry) {
+                let found = self.in_member(shard, cluster, entry);
+                match wanted.members.iter_mut().find(|member| member.cluster == cluster) {
+                    Some(member) => member.merge(found),
+                    None => wanted.members.push(found),
+                }
             }
         }
+        if spec.root.is_none() {
+            wanted.shadow(self.facts, self.homes.get(shard).unwrap_or(&BTreeMap::new()));
+        }
+        wanted
     }
-    wanted.shadow(facts, homes.get(shard).unwrap_or(&BTreeMap::new()));
-    wanted
+
+    fn in_member(&self, shard: &ShardName, cluster: &str, entry: &ClusterEntry) -> WantedMember {
+        let Settings { keys, bucketing, .. } = self.settings;
+        let inventory = self.facts.inventory(cluster);
+        let mut member = WantedMember {
+            cluster: cluster.to_owned(),
+            rules: Rules {
+                names: entry.namespaces.iter().cloned().collect(),
+                selectors: entry.labelled(keys).iter().map(ToString::to_string).collect(),
+                default: entry.default,
+            },
+            ..WantedMember::default()
+        };
+        member.namespaces.extend(entry.namespaces.iter().cloned());
+        let absent = entry
+            .namespaces
+            .iter()
+            .filter(|name| inventory.is_some_and(|all| !all.contains_key(*name)));
+        member.absent.extend(absent.cloned());
+        if entry.by_labels().is_none() {
+            return member;
+        }
+        if let Some(inventory) = inventory {
+            let labels = inventory.iter().map(|(name, namespace)| (name, &namespace.labels));
+            member.namespaces.extend(entry.chosen_by_labels(labels, *bucketing));
+        } else {
+            member.unreported = true;
+            let owned = self.ledger.owned_in(cluster, shard);
+            member.namespaces.extend(owned.map(str::to_owned));
+        }
+        member
+    }
 }
 
 /// Members of one entry that exist and allow the shard, by name.
-fn clusters_of<'a>(facts: &'a Facts, shard: &ShardName, entry: &ClusterEntry) -> Vec<&'a str> {
+pub(super) fn clusters_of<'a>(facts: &'a Facts, shard: &ShardName, entry: &ClusterEntry) -> Vec<&'a str> {
     let is_chosen = entry.cluster_filter();
     let members = facts.members.iter().filter(|(_, member)| allows(member, shard));
     let chosen = members.filter(|(name, member)| is_chosen(name, &member.labels));
     chosen.map(|(name, _)| name.as_str()).collect()
-}
-
-fn in_member(facts: &Facts, ledger: &Ledger, shard: &ShardName, cluster: &str, entry: &ClusterEntry) -> WantedMember {
-    let inventory = facts.inventory(cluster);
-    let mut member = WantedMember {
-        cluster: cluster.to_owned(),
-        rules: Rules {
-            names: entry.namespaces.iter().cloned().collect(),
-            selectors: BTreeSet::new(),
-            default: entry.default,
-        },
-        ..WantedMember::default()
-    };
-    member.namespaces.extend(entry.namespaces.iter().cloned());
-    let absent = entry
-        .namespaces
-        .iter()
-        .filter(|name| inventory.is_some_and(|all| !all.contains_key(*name)));
-    member.absent.extend(absent.cloned());
-    let Some(selector) = entry.by_labels() else {
-        return member;
-    };
-    member.rules.selectors.insert(selector.to_string());
-    if let Some(inventory) = inventory {
-        let labels = inventory.iter().map(|(name, namespace)| (name, &namespace.labels));
-        member.namespaces.extend(entry.chosen_by_labels(labels));
-    } else {
-        member.unreported = true;
-        member
-            .namespaces
-            .extend(ledger.owned_in(cluster, shard).map(str::to_owned));
-    }
-    member
 }
 
 fn refused_clusters(facts: &Facts, shard: &ShardName, spec: &ShardingConfigSpec) -> Vec<(ConditionReason, String)> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::api::DynamicObject;
-use portolan_crds::labels::FINALIZER_SHARD;
+use portolan_crds::labels::{FINALIZER_SHARD, GROUP};
 use portolan_crds::{MemberClusterSpec, Problem, Reason, RouterSpec, ShardName, ShardingConfigSpec, validate_member};
 use portolan_wire::subscription::Subscription;
 use serde::de::DeserializeOwned;
@@ -50,6 +50,7 @@ pub(crate) fn shard_from(object: &DynamicObject) -> Option<(ShardName, ShardObje
             .map_or(Timestamp::MIN, |time| time.0),
         deleting: metadata.deletion_timestamp.is_some(),
         has_finalizer: has_finalizer(object),
+        root: root_of(object),
         spec: section::<ShardingConfigSpec>(object, "spec").map(Arc::new),
         status: section(object, "status").unwrap_or_default(),
     };
@@ -73,6 +74,15 @@ pub(crate) fn router_from(object: &DynamicObject) -> Option<(String, RouterObjec
         status: section(object, "status").unwrap_or_default(),
     };
     Some((name, router))
+}
+
+fn root_of(object: &DynamicObject) -> Option<String> {
+    let owners = object.metadata.owner_references.iter().flatten();
+    let mut roots = owners.filter(|owner| {
+        let group = owner.api_version.split_once('/').map(|(group, _)| group);
+        owner.controller == Some(true) && owner.kind == "ShardingConfig" && group == Some(GROUP)
+    });
+    roots.next().map(|root| root.uid.clone())
 }
 
 fn has_finalizer(object: &DynamicObject) -> bool {

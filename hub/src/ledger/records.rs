@@ -178,6 +178,7 @@ pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> 
         incarnation: root.incarnation.clone(),
         cursor_format: root.cursor_format,
         accepted,
+        roots: BTreeMap::new(),
         ledger: Arc::new(Ledger::restore(chunks, view_revision, root.phase.may_lack_pairs())),
     })
 }

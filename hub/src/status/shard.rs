@@ -9,7 +9,7 @@ use portolan_crds::{
 use super::finding::{nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
-use super::{Sources, callers, leader, reach};
+use super::{Sources, callers, leader, reach, root};
 use crate::compile::{Verdict, World, some_of};
 use crate::facts::ShardObject;
 
@@ -36,6 +36,10 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         return None;
     }
     let accepted = world.state.accepted.get(name);
+    if root::is_root(accepted, object) {
+        let judged = is_accepted(verdict, accepted.is_some());
+        return Some(root::status(sources, (name, object), verdict, judged));
+    }
     let callers = callers::callers(world, name, routers);
     let findings = [
         is_accepted(verdict, accepted.is_some()),

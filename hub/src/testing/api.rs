@@ -158,6 +158,36 @@ fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u
             objects.insert(path, body.clone());
             (200, body)
         }
+        "PATCH" => apply(&mut objects, path, body).unwrap_or_else(|| refuse(409, "Conflict")),
         _ => refuse(405, "MethodNotAllowed"),
     }
+}
+
+/// A server-side apply, as far as one client writes objects: what is there gets the spec, and a generation more if that is
+/// another. `None`: it is meant for an object that is not there.
+fn apply(objects: &mut BTreeMap<String, Value>, path: String, applied: Value) -> Option<(u16, Value)> {
+    let present = objects.get(&path).cloned();
+    let uid = &applied["metadata"]["uid"];
+    if !uid.is_null()
+        && present
+            .as_ref()
+            .is_none_or(|present| present["metadata"]["uid"] != *uid)
+    {
+        return None;
+    }
+    let code = if present.is_some() { 200 } else { 201 };
+    let mut object = present.unwrap_or_else(|| {
+        let mut made = applied.clone();
+        made["metadata"]["uid"] = json!(format!("uid-{}", rand::random::<u32>()));
+        made["metadata"]["generation"] = json!(1);
+        made["metadata"]["resourceVersion"] = json!("1");
+        made
+    });
+    if object["spec"] != applied["spec"] {
+        let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+        object["metadata"]["generation"] = json!(generation + 1);
+        object["spec"] = applied["spec"].clone();
+    }
+    objects.insert(path, object.clone());
+    Some((code, object))
 }

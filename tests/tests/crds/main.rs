@@ -93,6 +93,7 @@ async fn examples_apply_unchanged(hub: &Cluster, client: &Client) {
     for (file, name) in [
         ("examples/federated-shardingconfig.yaml", "operator-demo-0"),
         ("examples/original-shardingconfig.yaml", "sharding-demo"),
+        ("examples/root-shardingconfig.yaml", "sharding-root"),
     ] {
         eventually("the kind is served", || async {
             configs.list(&ListParams::default()).await

@@ -136,11 +136,20 @@ async fn shards_that_cannot_be_served() {
         .await
         .unwrap_err();
     assert!(error.to_string().contains("spec.selector.matchLabels"), "{error}");
-    let early = federated("early", "east", &[("east", &["team-x"])]).replace(
-        "  explicitView: Allow",
-        "  explicitView: Allow\n  root: {prefix: early, targetStatefulSet: early, auto: {shardingSize: 1, everyShardReplicas: 1}}",
-    );
-    refused(&ground, &early, &["NotImplemented", "spec.root"]).await;
+    let root = |rest: &str| {
+        let root = format!("  explicitView: Allow\n  root: {{prefix: early, targetStatefulSet: early, {rest}}}");
+        let shard = federated("early", "east", &[("east", &["team-x"])]);
+        shard.replace("  explicitView: Allow", &root)
+    };
+    let early = root("auto: {shardingSize: 1, everyShardReplicas: 1, balance: Objects}");
+    refused(&ground, &early, &["NotImplemented", "spec.root.auto.balance"]).await;
+    let nowhere = root("auto: {shardingSize: 1, everyShardReplicas: 1}, canary: {replicas: 1, inShardHash: ['32']}");
+    refused(
+        &ground,
+        &nowhere,
+        &["Invalid", "spec.root.canary.inShardHash[0]", "no bucket 32"],
+    )
+    .await;
     until(&ground.shards().await, "alpha", "Disjoint", "True", &[]).await;
     east.assert_untouched().await;
 }

@@ -7,5 +7,6 @@ mod joins;
 mod ledger;
 mod policies;
 mod restart;
+mod roots;
 mod scene;
 mod shards;

@@ -437,6 +437,8 @@ fn labelled(name: &str) -> v1::NamespaceFact {
     let labels = [
         (keys.namespace().to_owned(), name.to_owned()),
         (keys.sharding_hash().to_owned(), bucketing.bucket_of(name).to_string()),
+        // Of every Namespace, by its API server.
+        ("kubernetes.io/metadata.name".to_owned(), name.to_owned()),
     ];
     v1::NamespaceFact {
         name: name.to_owned(),

@@ -17,7 +17,7 @@ const PLAN_HELP: &str = "\
 The hub's own compiler is run over what it knows, with the ShardingConfigs of the files in place
 of those that it has; each is taken as it is written, whole. Nothing is written. What is under way
 already is no part of the plan. Agents do not count objects by namespace, so none are told. Of a
-root the children are told too, also by a hub that does not serve roots yet: it says so.
+root the children are told too, and what they get is among what moves.
 
 The exit code is 0 if the hub has exactly this already, 1 if something would change, and 2 if a
 spec would be refused, or no plan could be made.

@@ -41,6 +41,7 @@ async fn evidence(hub: &Client, found: &Found, args: &LedgerAdoptArgs) -> anyhow
     let mut evidence = Evidence {
         shards: list(hub).await?,
         members: list(hub).await?,
+        bucketing: args.buckets,
         ..Evidence::default()
     };
     for (name, kubeconfig) in &args.members {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt as _;
 use portolan_crds::ledger::{Pair, SpecInForce};
-use portolan_crds::{ClusterEntry, MemberCluster, ShardName, ShardingConfig, ShardingConfigSpec};
+use portolan_crds::{Bucketing, ClusterEntry, MemberCluster, ShardName, ShardingConfig, ShardingConfigSpec};
 
 /// Namespaces of a member, with their labels.
 pub(crate) type Inventory = BTreeMap<String, BTreeMap<String, String>>;
@@ -20,6 +20,8 @@ pub(crate) struct Evidence {
     pub(crate) inventories: BTreeMap<String, Inventory>,
     /// Pairs in what is left of the ledger.
     pub(crate) pairs: BTreeMap<PairName, Pair>,
+    /// The hub's buckets, by which specs choose namespaces.
+    pub(crate) bucketing: Bucketing,
     /// Specs in what is left of the ledger.
     pub(crate) specs: BTreeMap<ShardName, SpecInForce>,
 }
@@ -169,6 +171,10 @@ impl<'a> Claimant<'a> {
 
     /// Adoption what `spec` asks for: of a name in several members where the shard is told to have it, else in the first.
     fn ask(&mut self, spec: &ShardingConfigSpec) {
+        // What a root spans is its children's, who say so themselves.
+        if spec.root.is_some() {
+            return;
+        }
         let mut taken = BTreeMap::<String, String>::new();
         for entry in &spec.clusters {
             for cluster in self.clusters_of(entry) {
@@ -210,7 +216,7 @@ impl<'a> Claimant<'a> {
             self.unknown.entry(cluster.to_owned()).or_insert(unknown);
             return named;
         };
-        [named, entry.chosen_by_labels(inventory)].concat()
+        [named, entry.chosen_by_labels(inventory, self.evidence.bucketing)].concat()
     }
 }
 
@@ -294,6 +300,24 @@ mod tests {
         assert_eq!(with.specs[&shard("a")].generation, 2);
         let revisions: Vec<_> = with.certain.values().map(|pair| pair.view_revision).collect();
         assert_eq!(revisions, [8, 9]);
+    }
+
+    #[test]
+    fn of_a_root_the_children_claim_what_is_in_their_buckets() {
+        let bucketing = Bucketing::default();
+        let buckets: Vec<u16> = ["ns-a", "ns-b"].map(|name| bucketing.bucket_of(name)).to_vec();
+        let mut root = object("root", json!([{"name": "east"}]), &[]);
+        let generates =
+            json!({"prefix": "op", "targetStatefulSet": "op", "auto": {"shardingSize": 2, "everyShardReplicas": 1}});
+        root.status.as_mut().unwrap().accepted.as_mut().unwrap().spec["root"] = generates;
+        let child = |name, bucket: u16| object(name, json!([{"name": "east", "buckets": [bucket]}]), &[]);
+        let children = vec![root, child("op-1-normal", buckets[0]), child("op-2-normal", buckets[1])];
+        let mut evidence = evidence(children);
+        let names = inventory(&["ns-a", "ns-b"]);
+        evidence.inventories.insert("east".to_owned(), names);
+        let claims = claims(&evidence, 0);
+        assert_eq!(owners(&claims), ["east/ns-a=op-1-normal", "east/ns-b=op-2-normal"]);
+        assert!(claims.specs.contains_key(&shard("root")), "it is in force");
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub(super) fn show(answer: &Value, wide: bool) -> String {
         let _ = writeln!(told, "{name}: its present spec is refused now, and would be taken then");
     }
     for one in items(&plan["roots"]) {
-        told += &root(one, wide);
+        told += &root(one);
     }
     if plan["endless"] == true {
         told += "it was not found out where this ends: the plan may lack moves\n";
@@ -144,7 +144,7 @@ fn moves(moves: &Value, wide: bool) -> String {
     table.to_string()
 }
 
-fn root(root: &Value, wide: bool) -> String {
+fn root(root: &Value) -> String {
     let name = text(&root["root"]);
     let mut told = String::new();
     for problem in texts(&root["problems"]) {
@@ -152,12 +152,6 @@ fn root(root: &Value, wide: bool) -> String {
     }
     if !told.is_empty() {
         return told;
-    }
-    if root["served"] == false {
-        let _ = writeln!(
-            told,
-            "root {name}: this hub does not serve roots yet, so nothing of the following happens"
-        );
     }
     let _ = writeln!(told, "root {name}: its children");
     let mut table = Table::new(&["CHILD", "PAIRS OF CLUSTER AND BUCKET", "NAMESPACES"]);
@@ -171,9 +165,6 @@ fn root(root: &Value, wide: bool) -> String {
     }
     let widened = texts(&root["widened"]);
     let _ = write!(told, "{table}");
-    if !items(&root["moves"]).is_empty() {
-        told += &moves(&root["moves"], wide);
-    }
     if !widened.is_empty() {
         let names = first_of(&widened, widened.len());
         let _ = writeln!(told, "root {name}: the canary takes the whole buckets of {names}");
@@ -235,16 +226,16 @@ mod tests {
     }
 
     #[test]
-    fn children_of_a_root_are_told_with_whether_they_come_to_be() {
+    fn children_of_a_root_are_told() {
         let child = |name: &str, pairs: u32, empty: bool| json!({"shard": name, "pairs": pairs, "namespaces": pairs, "empty": empty});
         let mut told = answer();
         told["plan"]["roots"] = json!([{
-            "root": "ops/whole", "served": false, "problems": [], "widened": [], "moves": [],
+            "root": "ops/whole", "problems": [], "widened": ["ns-a"],
             "children": [child("ops/w-1-normal", 4, false), child("ops/w-2-normal", 0, true)],
         }]);
         let shown = show(&told, false);
         for words in [
-            "does not serve roots yet",
+            "the canary takes the whole buckets of ns-a",
             "ops/w-1-normal   4 ",
             "none: it has nothing",
         ] {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use portolan_crds::{ConditionType, ShardName, ShardingConfigSpec, system_namespace};
+use portolan_crds::{Bucketing, ConditionType, ShardName, ShardingConfigSpec, system_namespace};
 use serde::Serialize;
 
 use super::held::{self, Routers};
@@ -57,30 +57,34 @@ pub(super) struct Waiting {
     pub(super) since: Option<String>,
 }
 
+/// What is known.
+pub(super) struct Known<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) world: &'a World,
+    pub(super) routers: &'a Routers,
+    pub(super) bucketing: Bucketing,
+}
+
 /// The pairs of `namespace`, in all members that have it or in one.
-pub(super) fn of(
-    facts: &Facts,
-    world: &World,
-    routers: &Routers,
-    namespace: &str,
-    cluster: Option<&str>,
-) -> Vec<PairOwner> {
+pub(super) fn of(known: &Known<'_>, namespace: &str, cluster: Option<&str>) -> Vec<PairOwner> {
+    let Known { facts, world, .. } = known;
     let ledger = &world.state.ledger;
     let has = |cluster: &str| facts.inventory(cluster).is_some_and(|all| all.contains_key(namespace));
-    let known = facts.members.keys().map(String::as_str).chain(ledger.clusters());
-    let clusters: BTreeSet<_> = known
+    let all = facts.members.keys().map(String::as_str).chain(ledger.clusters());
+    let clusters: BTreeSet<_> = all
         .filter(|one| match cluster {
             Some(cluster) => *one == cluster,
             None => has(one) || ledger.get(one, namespace).is_some(),
         })
         .collect();
     let pairs = clusters.into_iter();
-    pairs
-        .map(|cluster| pair(facts, world, routers, cluster, namespace))
-        .collect()
+    pairs.map(|cluster| pair(known, cluster, namespace)).collect()
 }
 
-fn pair(facts: &Facts, world: &World, routers: &Routers, cluster: &str, namespace: &str) -> PairOwner {
+fn pair(known: &Known<'_>, cluster: &str, namespace: &str) -> PairOwner {
+    let Known {
+        facts, world, routers, ..
+    } = known;
     let text = format!("{cluster}/{namespace}");
     let mut told = PairOwner {
         cluster: cluster.to_owned(),
@@ -108,7 +112,7 @@ fn pair(facts: &Facts, world: &World, routers: &Routers, cluster: &str, namespac
     told.view_revision = Some(entry.view_revision);
     told.owner_count = entry.owner_count;
     let spec = world.state.accepted.get(&owner).map(|accepted| &*accepted.spec);
-    let asked = spec.and_then(|spec| field(facts, spec, cluster, namespace));
+    let asked = spec.and_then(|spec| field(known, spec, cluster, namespace));
     if let Some(run) = entry.releasing_since {
         told.state = PairState::Releasing;
         told.held_up_by = held::holding_up(routers, &owner, run);
@@ -142,7 +146,8 @@ fn nobody(told: &PairOwner, namespace: &str) -> String {
 }
 
 /// The words of `spec` by which the shard has it.
-fn field(facts: &Facts, spec: &ShardingConfigSpec, cluster: &str, namespace: &str) -> Option<(String, String)> {
+fn field(known: &Known<'_>, spec: &ShardingConfigSpec, cluster: &str, namespace: &str) -> Option<(String, String)> {
+    let facts = known.facts;
     let labels = &facts.members.get(cluster)?.labels;
     let entries = spec.clusters.iter().enumerate();
     let mut entries = entries.filter(|(_, entry)| entry.cluster_filter()(cluster, labels));
@@ -153,15 +158,26 @@ fn field(facts: &Facts, spec: &ShardingConfigSpec, cluster: &str, namespace: &st
         }
         let selector = entry.by_labels()?;
         let labels = &facts.inventory(cluster)?.get(namespace)?.labels;
-        if system_namespace(namespace) || !selector.matches(labels) {
+        let bucket = known.bucketing.bucket_of(namespace);
+        let buckets = entry.bucket_set().ok()?;
+        let in_buckets = buckets.as_ref().is_none_or(|buckets| buckets.contains(bucket));
+        if system_namespace(namespace) || !in_buckets || !selector.matches(labels) {
             return None;
         }
-        Some(match &entry.namespace_selector {
-            Some(_) => (
+        Some(match (&buckets, &entry.namespace_selector) {
+            (Some(_), _) => (
+                format!("{field}.buckets"),
+                if selector.is_everything() {
+                    format!("its bucket is {bucket}")
+                } else {
+                    format!("its bucket is {bucket}, and its labels match {selector}")
+                },
+            ),
+            (None, Some(_)) => (
                 format!("{field}.namespaceSelector"),
                 format!("its labels match {selector}"),
             ),
-            None => (field, "the entry has all namespaces but system ones".to_owned()),
+            (None, None) => (field, "the entry has all namespaces but system ones".to_owned()),
         })
     })
 }
@@ -194,8 +210,34 @@ mod tests {
     use crate::acks::RouterState;
 
     fn who(fleet: &Fleet, world: &World, namespace: &str) -> Vec<PairOwner> {
+        whose(fleet, world, namespace, None)
+    }
+
+    fn whose(fleet: &Fleet, world: &World, namespace: &str, cluster: Option<&str>) -> Vec<PairOwner> {
         let routers = Routers::from([("gateway".to_owned(), RouterState::new(1, [].into()))]);
-        of(&fleet.facts, world, &routers, namespace, None)
+        let known = Known {
+            facts: &fleet.facts,
+            world,
+            routers: &routers,
+            bucketing: Bucketing::default(),
+        };
+        of(&known, namespace, cluster)
+    }
+
+    #[test]
+    fn an_entry_of_other_buckets_is_not_why() {
+        let mut fleet = Fleet::new(&["ns-a"]);
+        let bucket = Bucketing::default().bucket_of("ns-a");
+        let others = if bucket == 0 { json!(["1-31"]) } else { json!([0]) };
+        fleet.apply(
+            "a",
+            &json!([{"name": "east", "buckets": others}, {"name": "east", "buckets": [bucket]}]),
+        );
+        let world = fleet.compile();
+        let told = &whose(&fleet, &world, "ns-a", Some("east"))[0];
+        assert_eq!(told.owner, Some(shard("a")));
+        assert_eq!(told.field.as_deref(), Some("spec.clusters[1].buckets"));
+        assert_eq!(told.because, format!("its bucket is {bucket}"));
     }
 
     #[test]
@@ -234,7 +276,7 @@ mod tests {
                 .because
                 .contains("system namespace")
         );
-        let nowhere = of(&fleet.facts, &world, &Routers::new(), "ns-z", Some("east"));
+        let nowhere = whose(&fleet, &world, "ns-z", Some("east"));
         assert!(nowhere[0].because.contains("no such namespace"), "{nowhere:?}");
     }
 

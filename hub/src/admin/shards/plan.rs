@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::moves::{Move, moves};
 use super::roots::{self, RootPlan};
+use crate::children;
 use crate::compile::{Decided, Released, State, Verdict, decide};
 use crate::facts::{Facts, ShardObject};
 use crate::index::shard_from;
@@ -110,9 +111,9 @@ pub(super) fn plan(facts: &Facts, state: &State, settings: &Settings, edits: Edi
     let mut plan = Plan::default();
     let mut edited = facts.clone();
     edits.apply(&mut edited, now, &mut plan);
-    let (before, at_rest) = rest(facts, state, now);
+    let (before, at_rest) = rest(facts.clone(), state, settings, now);
     plan.endless |= !at_rest;
-    let (after, at_rest) = rest(&edited, state, now);
+    let (after, at_rest) = rest(edited, state, settings, now);
     plan.endless |= !at_rest;
     plan.moves = moves(&before.state.ledger, &after.state.ledger);
     for (name, verdict) in &after.verdicts {
@@ -130,13 +131,13 @@ pub(super) fn plan(facts: &Facts, state: &State, settings: &Settings, edits: Edi
         }
     }
     for name in &plan.changed {
-        plan.roots.extend(roots::plan(&edited, &after, settings, name));
+        plan.roots.extend(roots::plan(&after.state, name));
     }
     plan
 }
 
-/// The facts' outcome, with every router answering at once; and whether there is one.
-fn rest(facts: &Facts, state: &State, now: Timestamp) -> (Decided, bool) {
+/// The facts' outcome, with every router answering and every child of a root written at once; and whether there is one.
+fn rest(mut facts: Facts, state: &State, settings: &Settings, now: Timestamp) -> (Decided, bool) {
     let mut last = Decided {
         state: state.clone(),
         ..Decided::default()
@@ -146,10 +147,12 @@ fn rest(facts: &Facts, state: &State, now: Timestamp) -> (Decided, bool) {
             by_all: last.state.run,
             of_shard: BTreeMap::new(),
         };
-        let next = decide(facts, &last.state, &released, now);
-        let rests = next.state.ledger == last.state.ledger && next.state.accepted == last.state.accepted;
+        let next = decide(&facts, settings, &last.state, &released, now);
+        let rests = next.state.ledger == last.state.ledger
+            && next.state.accepted == last.state.accepted
+            && next.state.roots == last.state.roots;
         last = next;
-        if rests {
+        if !children::write_into(&mut facts, &last, now) && rests {
             return (last, true);
         }
     }

@@ -90,7 +90,13 @@ impl Fleet {
             by_all: seen,
             ..Released::default()
         };
-        let decided = decide(&self.facts, &self.state, &released, Timestamp::UNIX_EPOCH);
+        let decided = decide(
+            &self.facts,
+            &Settings::default(),
+            &self.state,
+            &released,
+            Timestamp::UNIX_EPOCH,
+        );
         self.state = decided.state.clone();
         render(&self.facts, &Settings::default(), decided, Timestamp::UNIX_EPOCH)
     }

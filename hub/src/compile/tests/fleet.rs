@@ -138,6 +138,7 @@ impl Fleet {
                 created: Timestamp::from_second(age).unwrap(),
                 deleting: false,
                 has_finalizer: false,
+                root: None,
                 spec: Err(String::new()),
                 status: ShardingConfigStatus::default(),
             });
@@ -171,7 +172,7 @@ impl Fleet {
     }
 
     pub(in crate::compile) fn compile_at(&mut self, released: impl Into<Released>, now: Timestamp) -> World {
-        let decided = decide(&self.facts, &self.state, &released.into(), now);
+        let decided = decide(&self.facts, &Settings::default(), &self.state, &released.into(), now);
         self.state = decided.state.clone();
         render(&self.facts, &Settings::default(), decided, now)
     }

@@ -1,0 +1,160 @@
+//! What each shard asks for before anybody else was asked, and whether it may.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_crds::{ShardName, ShardingConfigSpec};
+
+use super::kin::Kin;
+use super::members::{check_buckets, check_count, check_members};
+use super::{Pair, Refusal, check, check_lease};
+use crate::compile::roots::Generator;
+use crate::compile::wanted::{Known, Wanted};
+use crate::compile::{Accepted, by_age};
+use crate::facts::ShardObject;
+
+/// What a shard asks for before anybody else was asked.
+pub(super) struct Draft<'a> {
+    pub(super) name: &'a ShardName,
+    pub(super) object: &'a ShardObject,
+    /// The present spec, or why not.
+    pub(super) present: Result<(Arc<ShardingConfigSpec>, Wanted), Refusal>,
+    /// The present spec is the accepted one: no longer up for refusal.
+    pub(super) settled: bool,
+    /// The accepted spec, if there is one.
+    pub(super) accepted: Option<(Accepted, Wanted)>,
+    pub(super) kin: Kin<'a>,
+}
+
+impl Draft<'_> {
+    /// What the shard asks for if its present spec is accepted, or if it was refused.
+    pub(super) fn wants(&self, refused: bool) -> Option<&Wanted> {
+        match (&self.present, &self.accepted) {
+            (Ok((_, wanted)), _) if !refused && !self.kin.is_pending() => Some(wanted),
+            (_, accepted) => accepted.as_ref().map(|(_, wanted)| wanted),
+        }
+    }
+
+    /// What the shard asks for whether its present spec is accepted or not.
+    pub(super) fn surely_wants(&self) -> BTreeSet<Pair<'_>> {
+        let of = |refused| -> BTreeSet<_> { self.wants(refused).into_iter().flat_map(Wanted::pairs).collect() };
+        match (self.settled, self.accepted.is_some()) {
+            (true, _) => of(false),
+            (false, true) => of(false).intersection(&of(true)).copied().collect(),
+            (false, false) => BTreeSet::new(),
+        }
+    }
+
+    /// The spec in force, if the present one was refused or not.
+    pub(super) fn in_force(&self, refused: bool) -> Option<&Arc<ShardingConfigSpec>> {
+        match (&self.present, &self.accepted) {
+            (Ok((spec, _)), _) if !refused && !self.kin.is_pending() => Some(spec),
+            (_, accepted) => accepted.as_ref().map(|(accepted, _)| &accepted.spec),
+        }
+    }
+
+    pub(super) fn may_be_root(&self) -> bool {
+        let mut specs = [true, false].into_iter().filter_map(|refused| self.in_force(refused));
+        specs.any(|spec| spec.root.is_some())
+    }
+
+    /// The shard's present spec as the one in force.
+    pub(super) fn accept(&self, spec: &Arc<ShardingConfigSpec>) -> Accepted {
+        Accepted {
+            uid: self.object.uid.clone(),
+            generation: self.object.generation,
+            spec: spec.clone(),
+        }
+    }
+}
+
+/// What drafts are made of.
+pub(super) struct Drafting<'a> {
+    pub(super) known: Known<'a>,
+    pub(super) generator: Generator<'a>,
+    /// The root of each child.
+    pub(super) roots: BTreeMap<&'a ShardName, &'a ShardName>,
+}
+
+impl<'a> Drafting<'a> {
+    /// Of all that are not being deleted, oldest first; those of roots before those of their children.
+    pub(super) fn drafts(&self) -> Vec<Draft<'a>> {
+        let mut drafts = Vec::<Draft<'a>>::new();
+        let mut at = BTreeMap::new();
+        for (name, object) in by_age(self.known.facts, &self.roots) {
+            if object.deleting {
+                continue;
+            }
+            let root = self.roots.get(name);
+            let root = root.map(|root| (*root, at.get(root).map(|index: &usize| &drafts[*index])));
+            let draft = self.draft(name, object, root);
+            at.insert(name, drafts.len());
+            drafts.push(draft);
+        }
+        drafts
+    }
+
+    /// `root`: the child's, with its draft unless it is being deleted.
+    fn draft(
+        &self,
+        name: &'a ShardName,
+        object: &'a ShardObject,
+        root: Option<(&'a ShardName, Option<&Draft<'a>>)>,
+    ) -> Draft<'a> {
+        let accepted = self.generator.before.accepted.get(name);
+        let accepted = accepted.filter(|accepted| accepted.uid == object.uid);
+        let settled = accepted.is_some_and(|accepted| accepted.generation == object.generation);
+        let present = match accepted.filter(|_| settled) {
+            Some(accepted) => Ok(accepted.spec.clone()),
+            None => check(name, object).and_then(|spec| match root {
+                Some((_, Some(root))) => root.kin.check_child(root.name, name, &spec).map(|()| spec),
+                _ => Ok(spec),
+            }),
+        };
+        let mut kin = Kin::new(&self.generator, (name, object), accepted, root.map(|(root, _)| root));
+        let present = present.and_then(|spec| {
+            if settled {
+                let wanted = self.known.wanted(name, &spec);
+                return Ok((spec, wanted));
+            }
+            if spec.active_root().is_some() {
+                kin.generate(&self.generator, (name, object), &spec)?;
+            }
+            let wanted = self.check_surroundings(name, accepted, &spec)?;
+            Ok((spec, wanted))
+        });
+        let in_force = |accepted: &Accepted| (accepted.clone(), self.known.wanted(name, &accepted.spec));
+        Draft {
+            name,
+            object,
+            present,
+            settled,
+            accepted: accepted.map(in_force),
+            kin,
+        }
+    }
+
+    /// What a new spec asks for, if it may be in force in these surroundings.
+    fn check_surroundings(
+        &self,
+        name: &ShardName,
+        accepted: Option<&Accepted>,
+        spec: &Arc<ShardingConfigSpec>,
+    ) -> Result<Wanted, Refusal> {
+        check_buckets(self.known.settings.bucketing, spec)?;
+        if let Some(accepted) = accepted {
+            check_lease(self.known.facts, name, accepted, spec)?;
+        }
+        let wanted = self.known.wanted(name, spec);
+        check_count(spec, &wanted)?;
+        let root = self.roots.get(name).copied().unwrap_or(name);
+        let family = self
+            .roots
+            .iter()
+            .filter(|(_, of)| **of == root)
+            .map(|(child, _)| *child);
+        let family: Vec<_> = family.chain([name, root]).collect();
+        check_members(&self.known, &family, &wanted)?;
+        Ok(wanted)
+    }
+}
