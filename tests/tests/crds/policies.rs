@@ -152,7 +152,10 @@ pub(super) async fn good_ones_are_taken(client: &Client) {
     );
     let most = json!({"httpFault": requests, "watchFault": watches});
     taken(client, "FaultInjection", &most).await;
+    changed_ones_are_judged_alike(client).await;
+}
 
+async fn changed_ones_are_judged_alike(client: &Client) {
     let mut draw = draws();
     let mut judged = 0;
     while judged < CHANGED {
@@ -170,7 +173,8 @@ pub(super) async fn good_ones_are_taken(client: &Client) {
                 judged += 1;
             } else if let Ok(stored) = stored(client, kind, "candidate", &spec).await {
                 let problems = problems(kind, &stored);
-                let problems = problems.unwrap_or_else(|| panic!("what is stored can be read: {stored}"));
+                assert!(problems.is_some(), "what is stored can be read: {stored}");
+                let problems = problems.unwrap_or_default();
                 let unseen: Vec<_> = problems
                     .iter()
                     .filter(|problem| !is_seen_by_us_alone(problem))
