@@ -142,8 +142,9 @@ fn policy_from(
     };
     let labels = metadata.labels.as_ref();
     let status = status(kind, object);
-    // What an earlier hub has told to routers it has written a status of. One that was made anew meanwhile has none.
-    let was_known = status.observed_generation().is_some();
+    // An earlier hub may have told routers a spec of it that was good: it has written a status, or there was another spec
+    // before this one. Else what routers have of its name is of an object that is gone.
+    let was_known = status.observed_generation().is_some() || generation > 1;
     let was_there = before.map_or(is_first && !is_remade && was_known, |before| before.was_there);
     let good_until = match in_force.as_deref().map(|good| &good.spec) {
         Some(PolicySpec::Fault(spec)) => spec.until.as_deref(),

@@ -94,6 +94,14 @@ fn routers_keep_what_they_have_of_those_alone_that_were_there_at_first() {
         !there(&facts),
         "made while no hub was there: what routers have is of an object before it"
     );
+    let mut edited = named("one", 2);
+    edited.data["status"] = Value::Null;
+    let mut facts = Facts::default();
+    facts.reset_policies(BREAKER, &[edited]);
+    assert!(
+        there(&facts),
+        "the spec before this one may have been told, and the hub gone before it wrote a status"
+    );
     let mut facts = Facts::default();
     facts.reset_policies(BREAKER, &[named("one", 1)]);
     assert!(there(&facts));
