@@ -326,6 +326,26 @@ fn a_revision_is_beyond_what_routers_say_and_nobody_uses_them_up() {
 }
 
 #[test]
+fn the_highest_revision_that_is_believed_is_followed_by_others_that_are_heard() {
+    let mut network = halves();
+    network.routers[1].revision = (1 << 62) - 1;
+    network.keep_all();
+    for router in [0, 1] {
+        network.reconnect(router);
+    }
+    network.report();
+    network.routers[0].asked = RATE;
+    network.routers[1].revision = 0;
+    network.settle(6);
+    assert_eq!(network.shares(&key(0, 0))[0], WHOLE - network.shares(&key(0, 0))[1]);
+    assert!(
+        network.shares(&key(0, 0))[0] > 500_000,
+        "{:?}",
+        network.shares(&key(0, 0))
+    );
+}
+
+#[test]
 fn who_sees_nothing_any_more_says_that_it_has_let_go() {
     let mut network = halves();
     network.routers[0].asked = RATE;

@@ -100,8 +100,12 @@ impl SharedRules {
         for policy in snapshot.policies.values() {
             for limit in policy.limits().iter().filter(|limit| limit.shared) {
                 let key = key(policy, limit);
-                let kept = before.remove(&key).filter(|rule| is_same(&rule.limit, limit));
-                let begin = || SharedRule::new((policy, limit), (full, self.share(&key)), now);
+                let had = before.remove(&key);
+                let share = self.share(&key);
+                // Who had nothing of it before an edit is given some later, of what others begin with now.
+                let full = full && (had.is_none() || share > 0);
+                let kept = had.filter(|rule| is_same(&rule.limit, limit));
+                let begin = || SharedRule::new((policy, limit), (full, share), now);
                 let mut rule = kept.unwrap_or_else(begin);
                 rule.policy = policy.clone();
                 if let Some(at) = policy.closed_at(&limit.name) {
