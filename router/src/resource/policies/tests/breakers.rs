@@ -123,3 +123,19 @@ async fn a_breaker_is_as_it_was_for_who_comes_back_soon() {
     world.told([caller("1", &[BREAKER])]);
     assert!(!is_refused(&world, "1", "east"));
 }
+
+/// Whoever makes policies anew all the time fills no memory of a router that others share.
+#[tokio::test(start_paused = true)]
+async fn breakers_of_policies_that_are_gone_are_bounded() {
+    let breakers: Vec<_> = (0..64).map(|index| json!({"name": format!("b{index}")})).collect();
+    let spec = json!({"selector": {}, "breakers": breakers});
+    let mut world = breaker_world(&json!([]));
+    for turn in 0..40 {
+        world.told([Body::Policy(policy(&format!("made-{turn}"), &spec))]);
+        fail(&world, "1", "east");
+        advance(Duration::from_secs(1)).await;
+    }
+    let at_most = caller::MOST_ASIDE + 64;
+    let kept = world.policies.breakers.len();
+    assert!((caller::MOST_ASIDE..=at_most).contains(&kept), "{kept}");
+}
