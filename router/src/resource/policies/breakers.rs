@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use portolan_crds::circuit_breaker::CallerBreaker;
 use tokio::sync::watch;
 
-use super::caller::{ASIDE, MOST_ASIDE};
+use super::aside::{ASIDE, MOST_ASIDE};
 use crate::decision::policy::{Recent, Tick};
 use crate::resource::breaker::{Beside, BesidePass, Settings};
 use crate::value::policy::Policy;

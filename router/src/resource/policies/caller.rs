@@ -10,15 +10,11 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::aside::{ASIDE, MOST_ASIDE};
 use super::deferred::{Deferred, Own, State};
 use super::shared::{SharedRules, is_same};
 use crate::decision::policy::{Judged, Met, RuleState, Tick, judge};
 use crate::value::policy::{CallerPolicies, Limit, Policy, Rows};
-
-/// How long a rule is laid aside, in nanoseconds: longer than a rollout that changes labels back and forth.
-pub(super) const ASIDE: u64 = 600_000_000_000;
-/// Most rules of a caller that are laid aside: as many as are judged without being slower.
-pub(super) const MOST_ASIDE: usize = 1_024;
 
 /// All limits of one caller.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use portolan_wire::v1;
 
-use super::caller::{ASIDE, MOST_ASIDE};
+use super::aside::{ASIDE, MOST_ASIDE};
 use crate::decision::policy::{Demand, RuleState, Tick};
 use crate::value::policy::{Limit, Policy};
 use crate::value::snapshot::Snapshot;

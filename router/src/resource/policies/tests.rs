@@ -224,7 +224,7 @@ async fn state_goes_with_its_caller_and_with_its_policy() {
     assert_eq!(world.pass("2", 5), 5);
     world.told([caller("1", &[BREAKER])]);
     assert_eq!(world.pass("1", 5), 5, "it is named, but not known");
-    advance(Duration::from_nanos(caller::ASIDE)).await;
+    advance(Duration::from_nanos(aside::ASIDE)).await;
     world.told([caller("3", &[])]);
     assert_eq!(world.policies.callers.len(), 0);
 }

@@ -135,7 +135,7 @@ async fn breakers_of_policies_that_are_gone_are_bounded() {
         fail(&world, "1", "east");
         advance(Duration::from_secs(1)).await;
     }
-    let at_most = caller::MOST_ASIDE + 64;
+    let at_most = aside::MOST_ASIDE + 64;
     let kept = world.policies.breakers.len();
-    assert!((caller::MOST_ASIDE..=at_most).contains(&kept), "{kept}");
+    assert!((aside::MOST_ASIDE..=at_most).contains(&kept), "{kept}");
 }
