@@ -18,6 +18,7 @@ mod recorder;
 mod refusal;
 mod report;
 mod shared;
+mod taken;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trial;
@@ -39,7 +40,9 @@ pub(crate) use self::metrics::PolicyMetrics;
 use self::recorder::Recorder;
 use self::shared::SharedRules;
 pub(crate) use self::shared::ToldShares;
-use crate::decision::policy::{Denied, Met as _, Tick};
+use self::taken::JudgedBy;
+pub(crate) use self::taken::Taken;
+use crate::decision::policy::{Denied, Tick};
 use crate::resource::breaker::BesidePass;
 use crate::resource::injected::InjectedFaults;
 use crate::value::fault::{Fault, RefusedBy};
@@ -111,47 +114,31 @@ pub(crate) struct Judging<'a> {
 impl Policies {
     /// Takes the tokens that a request costs, of all limits that it meets, or says which refuses it. Every request that leads to a
     /// member asks once.
-    pub(crate) fn admit(&self, request: &Judging<'_>) -> Result<(), Fault> {
+    pub(crate) fn admit<'a>(&'a self, request: &'a Judging<'_>) -> Result<Taken<'a>, Fault> {
         let now = self.clock.now();
         self.recorder.record(&request.view.key, &request.asked, now);
+        let taken = |by| Taken::new(self, &request.asked, by);
         let Some(policies) = &request.view.policies else {
-            return Ok(());
+            return Ok(taken(None));
         };
         let rows = policies.limit_rows(&request.asked);
         if rows.is_empty() {
-            return Ok(());
+            return Ok(taken(None));
         }
         let caller = self.rules_of(request, policies);
         let mut rules = caller.lock();
-        let (is_current, closed) = rules.is_current(policies, request.generation, now);
-        let rows = if is_current {
-            rows
-        } else {
-            rules.of.limit_rows(&request.asked)
-        };
-        let judged = rules.judge(&rows, request.asked.verb, &self.shared, now);
+        let meets = rules.meets(request, (policies, rows), &self.shared, now);
+        let closed = meets.closed;
+        let judged = rules.judge(meets, request.asked.verb, now);
         if closed || judged.opened || judged.denied.is_some_and(|denied| rules.shares(&[denied.id])) {
             self.changes.send_modify(|count| *count += 1);
         }
-        match judged.denied {
-            None => Ok(()),
-            Some(denied) => Err(self.refused(&rules.of, &denied, &request.asked)),
+        if let Some(denied) = judged.denied {
+            return Err(self.refused(&rules.of, &denied, &request.asked));
         }
-    }
-
-    /// Something else refuses a request that was admitted: it takes nothing.
-    pub(crate) fn give_back(&self, request: &Judging<'_>) {
-        let Some(rules) = self.callers.get(&request.view.key).map(|rules| rules.clone()) else {
-            return;
-        };
-        let mut rules = rules.lock();
-        let ids = rules.of.limits_met(&request.asked);
-        let shared = rules.shares(&ids).then(|| self.shared.lock());
-        let mut open = rules.open(shared, self.clock.now());
-        for id in ids {
-            let (limit, state) = open.rule(id);
-            state.give_back(limit, limit.cost(request.asked.verb));
-        }
+        let (of, generation) = (rules.of.clone(), rules.generation);
+        drop(rules);
+        Ok(taken(Some(JudgedBy { caller, of, generation })))
     }
 
     /// Asks the caller's breakers for this member, beside the member's own. What they are told must be told to the passes.
@@ -170,9 +157,12 @@ impl Policies {
     }
 
     /// Follows to the policies of the next snapshot, before it is served: what has not changed keeps its state.
+    ///
+    /// Shared rules do so at once; a request that meets some of them brings those of its caller along, and the rest follows.
     pub(crate) fn follow(&self, snapshot: &Snapshot) {
         let now = self.clock.now();
-        let mut closed = false;
+        let full = self.heard.load(Ordering::Relaxed);
+        let mut closed = self.shared.lock().follow(snapshot, full, now);
         let nothing = Arc::new(CallerPolicies::new(Vec::new()));
         self.callers.retain(|key, rules| {
             let Some(view) = snapshot.callers.get(key) else {
@@ -184,8 +174,6 @@ impl Policies {
             !rules.is_over(now)
         });
         self.recorder.keep(|caller| snapshot.callers.contains_key(caller));
-        let full = self.heard.load(Ordering::Relaxed);
-        closed |= self.shared.lock().follow(snapshot, full, now);
         self.breakers.follow(snapshot, now);
         if closed {
             self.changes.send_modify(|count| *count += 1);

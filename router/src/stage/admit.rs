@@ -14,7 +14,7 @@
 //!
 //! Injected faults ([`Admit::put_off`]) stand before these: what a test of an operator breaks must break whatever else is going on.
 //! The limits of CircuitBreakers (`resource::policies`) come once nothing is shed: who is over one waits in no queue, and takes
-//! nothing of others'. What a later check refuses gets its tokens back.
+//! nothing of others'. What a later check refuses, or whose client goes before, gets its tokens back.
 //!
 //! Two bounds come before a caller is known, because finding out who it is costs a member a review: [`arrive`] and
 //! [`reviews`]. Leases have a reserve in each of them, which they take before they wait: a router that sheds must not make
@@ -46,7 +46,7 @@ use crate::resource::bulkhead::Permit;
 use crate::resource::fair::FairPermit;
 use crate::resource::keyed::{Entry, Keyed};
 use crate::resource::load::{Level, Load};
-use crate::resource::policies::{Judging, Policies};
+use crate::resource::policies::{Judging, Policies, Taken};
 use crate::resource::queues::{Class, QueueKind};
 use crate::resource::upstream::Body;
 use crate::value::classify::{ApiRequest, Verb};
@@ -208,17 +208,16 @@ impl Admit {
         if let Some(fault) = shed {
             return Err(fault);
         }
-        if let Some((policies, judging)) = &admission.judging {
-            let judged = policies.admit(judging);
-            judged.map_err(|fault| fault.of_request(|| admission.asked.about()))?;
-        }
-        let admitted = self.checks(admission).await;
-        admitted.map_err(|bound| {
-            if let Some((policies, judging)) = &admission.judging {
-                policies.give_back(judging);
-            }
-            self.refused(bound)
-        })
+        let judged = admission
+            .judging
+            .as_ref()
+            .map(|(policies, judging)| policies.admit(judging));
+        let judged = judged.transpose();
+        // Given back if what follows refuses, or its client goes while it waits.
+        let taken = judged.map_err(|fault| fault.of_request(|| admission.asked.about()))?;
+        let admitted = self.checks(admission).await.map_err(|bound| self.refused(bound))?;
+        taken.map(Taken::keep);
+        Ok(admitted)
     }
 
     /// Bytes of request bodies that are here, or for which there is room kept.

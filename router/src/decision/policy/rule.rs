@@ -44,6 +44,8 @@ pub(crate) struct RuleState {
     refused: Option<Box<Recent>>,
     /// Tokens that were asked for.
     asked: u64,
+    /// See [`Self::began_with`].
+    began_with: u64,
     shared: Option<SharedState>,
 }
 
@@ -113,8 +115,15 @@ impl RuleState {
             spell: None,
             refused: None,
             asked: 0,
+            began_with: 0,
             shared: None,
         }
+    }
+
+    /// It begins with rules of this generation: what was taken of a rule of its name before was not taken of it.
+    pub(crate) fn began_with(mut self, generation: u64) -> Self {
+        self.began_with = generation;
+        self
     }
 
     /// What it says to a request of this cost. What time has brought is carried out: tokens, and the end of a window.
@@ -169,9 +178,10 @@ impl RuleState {
         self.bucket.take_each(&limit.rate, takes);
     }
 
-    /// A request that had passed was refused for another reason. What has opened meanwhile stays so.
-    pub(crate) fn give_back(&mut self, limit: &Limit, cost: u32) {
-        if limit.counts() {
+    /// A request that had passed by rules of this generation goes no further. What has opened meanwhile stays so; a state that
+    /// began later gets nothing.
+    pub(crate) fn give_back(&mut self, limit: &Limit, cost: u32, generation: u64) {
+        if limit.counts() && self.began_with <= generation {
             self.bucket.give(&limit.rate, cost);
         }
     }

@@ -4,7 +4,7 @@ use super::{Call, Identified};
 use crate::decision::plan::Forward;
 use crate::decision::policy::{self, Reach};
 use crate::edge::ordered::{self, PlannedRequest};
-use crate::resource::policies::{Judging, Policies};
+use crate::resource::policies::{Judging, Policies, Taken};
 use crate::stage::admit::{Admission, Life};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
@@ -61,7 +61,7 @@ impl Call<'_> {
         }
         match &admission.judging {
             Some((policies, judging)) => {
-                let judged = policies.admit(judging);
+                let judged = policies.admit(judging).map(Taken::keep);
                 judged.map_err(|fault| fault.of_request(|| request.asked.about()))
             }
             None => Ok(()),

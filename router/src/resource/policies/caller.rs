@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::Judging;
 use super::aside::{ASIDE, MOST_ASIDE};
 use super::deferred::{Deferred, Own, State};
 use super::shared::{SharedRules, is_same};
 use crate::decision::policy::{Judged, Met, RuleState, Tick, judge};
-use crate::value::policy::{CallerPolicies, Limit, Policy, Rows};
+use crate::value::policy::{Asked, CallerPolicies, Limit, Policy, Rows};
+use crate::value::snapshot::CallerKey;
 
 /// All limits of one caller.
 #[derive(Debug)]
@@ -42,6 +44,14 @@ struct Aside {
     until: Tick,
 }
 
+/// What a request meets; all of one version, which does not change as long as this is held.
+pub(super) struct Meets<'a> {
+    kind: usize,
+    shared: Option<MutexGuard<'a, SharedRules>>,
+    /// A person closed a rule that had opened.
+    pub(super) closed: bool,
+}
+
 impl CallerRules {
     pub(super) fn new(of: Arc<CallerPolicies>, generation: u64) -> Self {
         let states = of.limits().map(|_| None).collect();
@@ -56,11 +66,42 @@ impl CallerRules {
         }
     }
 
-    /// Whether a request may be judged by these policies of its snapshot. State that has moved on is not moved back: if not, it
-    /// is judged by the newer ones, all of them. And whether a person closed one that was opened.
-    pub(super) fn is_current(&mut self, of: &Arc<CallerPolicies>, generation: u64, now: Tick) -> (bool, bool) {
-        let closed = generation > self.generation && self.follow(of, generation, now);
-        (Arc::ptr_eq(&self.of, of), closed)
+    /// What a request meets. `rows`: by the policies of its snapshot. State that has moved on is not moved back: then it meets
+    /// the newer ones, all of them; and who meets shared rules meets its own of the snapshot that those have followed to.
+    pub(super) fn meets<'a>(
+        &mut self,
+        request: &Judging<'_>,
+        (of, rows): (&Arc<CallerPolicies>, Rows),
+        shared: &'a Mutex<SharedRules>,
+        now: Tick,
+    ) -> Meets<'a> {
+        let newer = request.generation > self.generation;
+        let mut closed = newer && self.follow(of, request.generation, now);
+        let rows = if Arc::ptr_eq(&self.of, of) {
+            rows
+        } else {
+            self.of.limit_rows(&request.asked)
+        };
+        let mut kind = self.kind(&rows, now);
+        let shared = self.deferred.get(kind).shares.then(|| shared.lock());
+        if let Some(shared) = &shared
+            && shared.newer_than(self.generation, &request.view.key).is_some()
+        {
+            closed |= self.keep_up(&request.view.key, shared, now);
+            kind = self.kind(&self.of.limit_rows(&request.asked), now);
+        }
+        Meets { kind, shared, closed }
+    }
+
+    /// Follows to the snapshot that shared rules have followed to, if that is newer; true if a person closed one that was opened.
+    pub(super) fn keep_up(&mut self, caller: &CallerKey, shared: &SharedRules, now: Tick) -> bool {
+        let Some((of, generation)) = shared.newer_than(self.generation, caller) else {
+            return false;
+        };
+        match of {
+            Some(of) => self.follow(of, generation, now),
+            None => self.follow(&Arc::new(CallerPolicies::new(Vec::new())), generation, now),
+        }
     }
 
     /// Follows to the policies of another snapshot; true if a person closed one that was opened.
@@ -125,29 +166,65 @@ impl CallerRules {
         self.states.is_empty() && self.aside.is_empty()
     }
 
-    /// Takes the tokens that a request of this verb costs, of all limits of its rows, or says which refuses it.
-    pub(super) fn judge(&mut self, rows: &Rows, verb: &str, shared: &Mutex<SharedRules>, now: Tick) -> Judged {
+    /// The kind of requests with these rows, one of which comes now.
+    fn kind(&mut self, rows: &Rows, now: Tick) -> usize {
         let now = self.not_before(now);
-        self.idle = false;
         let mut own = Own {
             of: &self.of,
+            generation: self.generation,
             states: &mut self.states,
         };
-        let id = self.deferred.kind(rows, &mut own, now);
-        let kind = self.deferred.get(id);
+        self.deferred.kind(rows, &mut own, now)
+    }
+
+    /// Takes the tokens that a request of this verb costs, of all limits that it meets, or says which refuses it.
+    pub(super) fn judge(&mut self, meets: Meets<'_>, verb: &str, now: Tick) -> Judged {
+        let now = self.not_before(now);
+        self.idle = false;
         let mut open = OpenRules {
             of: &self.of,
+            generation: self.generation,
             states: &mut self.states,
-            shared: kind.shares.then(|| shared.lock()),
+            shared: meets.shared,
             now,
         };
         // Limits that are written to later let it pass in any case.
-        let judged = judge(&mut open, &kind.at_once, verb, now);
+        let judged = judge(&mut open, &self.deferred.get(meets.kind).at_once, verb, now);
         drop(open);
         if judged.denied.is_none() {
-            self.deferred.passed(id, now);
+            self.deferred.passed(meets.kind, now);
         }
         judged
+    }
+
+    /// A request goes no further that took tokens of all that it met of these rules, of this generation: they are there again
+    /// in each rule that has been the same since.
+    pub(super) fn give_back(
+        &mut self,
+        (of, generation): (&CallerPolicies, u64),
+        asked: &Asked<'_>,
+        shared: &Mutex<SharedRules>,
+    ) {
+        self.bring();
+        self.idle = false;
+        let places = self.of.limits().enumerate();
+        let places = places.map(|(id, (policy, limit))| ((&*policy.uid, &*limit.name), id));
+        let places: HashMap<_, _> = places.collect();
+        for id in of.limits_met(asked) {
+            let Some((policy, limit)) = of.limit(id) else { continue };
+            let cost = limit.cost(asked.verb);
+            if limit.shared {
+                shared.lock().give_back((policy, limit), cost, generation);
+                continue;
+            }
+            let here = places.get(&(&*policy.uid, &*limit.name));
+            let here = here.and_then(|id| self.states[*id].as_deref_mut());
+            let mut aside = self.aside.iter_mut();
+            let mut aside = || aside.find(|aside| aside.uid == policy.uid && aside.limit.name == limit.name);
+            if let Some(state) = here.or_else(|| Some(&mut *aside()?.state)) {
+                state.give_back(limit, cost, generation);
+            }
+        }
     }
 
     /// Each limit that was met, with its state.
@@ -163,15 +240,16 @@ impl CallerRules {
             .any(|id| self.of.limit(*id).is_some_and(|(_, limit)| limit.shared))
     }
 
-    /// The rules to look at. `shared`: needed if one of them is.
-    pub(super) fn open<'a>(&'a mut self, shared: Option<MutexGuard<'a, SharedRules>>, now: Tick) -> OpenRules<'a> {
+    /// The rules to look at.
+    pub(super) fn open<'a>(&'a mut self, shared: MutexGuard<'a, SharedRules>, now: Tick) -> OpenRules<'a> {
         self.bring();
         self.idle = false;
         let now = self.not_before(now);
         OpenRules {
             of: &self.of,
+            generation: self.generation,
             states: &mut self.states,
-            shared,
+            shared: Some(shared),
             now,
         }
     }
@@ -189,6 +267,7 @@ impl CallerRules {
     fn bring(&mut self) {
         let mut own = Own {
             of: &self.of,
+            generation: self.generation,
             states: &mut self.states,
         };
         self.deferred.bring(&mut own);
@@ -203,6 +282,7 @@ impl CallerRules {
 /// The caller's rules, with those that it shares with others, locked.
 pub(super) struct OpenRules<'a> {
     of: &'a CallerPolicies,
+    generation: u64,
     states: &'a mut [State],
     shared: Option<MutexGuard<'a, SharedRules>>,
     now: Tick,
@@ -214,6 +294,7 @@ impl Met for OpenRules<'_> {
         if let Some(shared) = self.shared.as_deref_mut().filter(|_| limit.shared) {
             return shared.rule(policy, limit, self.now);
         }
-        (limit, Own::begin((policy, limit), &mut self.states[id], self.now))
+        let state = Own::begin((policy, limit), self.generation, &mut self.states[id], self.now);
+        (limit, state)
     }
 }

@@ -59,6 +59,8 @@ struct Meets {
 /// A caller's limits, each with the state that it has once it was met; a shared one has none here.
 pub(super) struct Own<'a> {
     pub(super) of: &'a CallerPolicies,
+    /// Of the rules.
+    pub(super) generation: u64,
     pub(super) states: &'a mut [State],
 }
 
@@ -67,8 +69,16 @@ pub(super) type State = Option<Box<RuleState>>;
 
 impl Own<'_> {
     /// The state of a limit, which begins now if nobody has met it.
-    pub(super) fn begin<'a>((policy, limit): (&Policy, &Limit), state: &'a mut State, now: Tick) -> &'a mut RuleState {
-        let begin = || Box::new(RuleState::own(limit, policy.closed_at(&limit.name), now));
+    pub(super) fn begin<'a>(
+        (policy, limit): (&Policy, &Limit),
+        generation: u64,
+        state: &'a mut State,
+        now: Tick,
+    ) -> &'a mut RuleState {
+        let begin = || {
+            let state = RuleState::own(limit, policy.closed_at(&limit.name), now);
+            Box::new(state.began_with(generation))
+        };
         state.get_or_insert_with(begin)
     }
 
@@ -162,11 +172,12 @@ impl Deferred {
             kind.at_once.clear();
             (kind.shares, kind.defers) = (false, false);
         }
+        let generation = own.generation;
         for id in &self.met {
             let (meets, ((policy, limit), state)) = (&mut self.limits[*id], own.get(*id));
             meets.deferred = false;
             if !limit.shared && limit.costs_alike() {
-                let state = Own::begin((policy, limit), state, now);
+                let state = Own::begin((policy, limit), generation, state, now);
                 let affords = state.affords(limit, MOST_WRITTEN, now);
                 meets.deferred = affords >= WORTH_WRITING;
                 if meets.deferred {

@@ -45,9 +45,13 @@ impl Policies {
         let now = self.clock.now();
         let caller = self.rules_of(request, policies);
         let mut rules = caller.lock();
+        let shared = self.shared.lock();
+        let closed = rules.keep_up(&request.view.key, &shared, now);
+        if closed {
+            self.changes.send_modify(|count| *count += 1);
+        }
         let of = rules.of.clone();
         let ids = of.limits_met(&request.asked);
-        let shared = rules.shares(&ids).then(|| self.shared.lock());
         let mut open = rules.open(shared, now);
         let verb = request.asked.verb;
         let denied = would_deny(&mut open, &ids, verb, now);

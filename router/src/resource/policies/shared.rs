@@ -12,8 +12,8 @@ use portolan_wire::v1;
 
 use super::aside::{ASIDE, MOST_ASIDE};
 use crate::decision::policy::{Demand, RuleState, Tick};
-use crate::value::policy::{Limit, Policy};
-use crate::value::snapshot::Snapshot;
+use crate::value::policy::{CallerPolicies, Limit, Policy};
+use crate::value::snapshot::{CallerKey, CallerView, Map, Snapshot};
 
 /// By what a shared rule is known over edits: the policy's uid and the rule's name.
 type SharedKey = (Arc<str>, Box<str>);
@@ -21,6 +21,8 @@ type SharedKey = (Arc<str>, Box<str>);
 /// All of them that this router knows.
 #[derive(Debug, Default)]
 pub(super) struct SharedRules {
+    /// What they have followed to.
+    newest: Newest,
     rules: HashMap<SharedKey, SharedRule>,
     /// Rules of which no snapshot tells any more, until when: who finds one again finds it as it was left.
     aside: HashMap<SharedKey, (SharedRule, Tick)>,
@@ -31,6 +33,13 @@ pub(super) struct SharedRules {
     full: bool,
     /// What was asked of them was looked at last then.
     demand_at: Tick,
+}
+
+/// Of the newest snapshot: who meets a shared rule must be judged by no older ones of its own, either.
+#[derive(Debug, Default)]
+struct Newest {
+    generation: u64,
+    callers: Map<CallerKey, CallerView>,
 }
 
 #[derive(Debug)]
@@ -87,15 +96,35 @@ impl SharedRules {
         self.full = true;
     }
 
+    /// What holds this caller by the snapshot that they have followed to, and its generation, if that is newer.
+    pub(super) fn newer_than(
+        &self,
+        generation: u64,
+        caller: &CallerKey,
+    ) -> Option<(Option<&Arc<CallerPolicies>>, u64)> {
+        let newest = &self.newest;
+        let policies = || newest.callers.get(caller)?.policies.as_ref();
+        (newest.generation > generation).then(|| (policies(), newest.generation))
+    }
+
+    /// Tokens that a request took of this rule, by a snapshot of this generation, are there again if it is the same since.
+    pub(super) fn give_back(&mut self, (policy, limit): (&Policy, &Limit), cost: u32, generation: u64) {
+        let key = key(policy, limit);
+        let aside = self.aside.get_mut(&key).map(|(rule, _)| rule);
+        if let Some(rule) = self.rules.get_mut(&key).or(aside) {
+            rule.state.give_back(&rule.limit, cost, generation);
+        }
+    }
+
     /// The rule with its state. One that no snapshot was followed to for yet begins as it will then.
     pub(super) fn rule(&mut self, policy: &Arc<Policy>, limit: &Arc<Limit>, now: Tick) -> (&Limit, &mut RuleState) {
         let key = key(policy, limit);
-        let (full, share) = (self.full, self.share(&key));
+        let (full, share, generation) = (self.full, self.share(&key), self.newest.generation);
         let aside = &mut self.aside;
         let begin = |key: &SharedKey| {
             let found = aside.remove(key).map(|(rule, _)| rule);
             let found = found.filter(|rule| is_same(&rule.limit, limit));
-            found.unwrap_or_else(|| SharedRule::new((policy, limit), (full, share), now))
+            found.unwrap_or_else(|| SharedRule::new((policy, limit), (full, share), now).began_with(generation))
         };
         let rule = self.rules.entry(key).or_insert_with_key(begin);
         (&rule.limit, &mut rule.state)
@@ -104,6 +133,10 @@ impl SharedRules {
     /// Follows to the policies of another snapshot. `full`: a rule that is new to this router is new to all of them, so
     /// nobody has spent anything of it. True if a person closed one that was opened.
     pub(super) fn follow(&mut self, snapshot: &Snapshot, full: bool, now: Tick) -> bool {
+        self.newest = Newest {
+            generation: snapshot.generation,
+            callers: snapshot.callers.clone(),
+        };
         let mut before = std::mem::take(&mut self.rules);
         let mut closed = false;
         for policy in snapshot.policies.values() {
@@ -116,7 +149,7 @@ impl SharedRules {
                 // Who had nothing of it before an edit is given some later, of what others begin with now.
                 let full = full && (had.is_none() || share > 0);
                 let kept = had.filter(|rule| is_same(&rule.limit, limit));
-                let begin = || SharedRule::new((policy, limit), (full, share), now);
+                let begin = || SharedRule::new((policy, limit), (full, share), now).began_with(snapshot.generation);
                 let mut rule = kept.unwrap_or_else(begin);
                 rule.policy = policy.clone();
                 if let Some(at) = policy.closed_at(&limit.name) {
@@ -225,6 +258,11 @@ impl SharedRule {
             state,
             demand: Demand::default(),
         }
+    }
+
+    fn began_with(mut self, generation: u64) -> Self {
+        self.state = self.state.began_with(generation);
+        self
     }
 }
 

@@ -5,6 +5,7 @@ mod deferred;
 mod load;
 mod shares;
 mod speed;
+mod taken;
 mod tried;
 
 use std::time::Duration;
@@ -131,7 +132,7 @@ impl World {
 
 /// A request for Pods of a namespace in east.
 pub(crate) fn ask(policies: &Policies, view: &CallerView, generation: u64, verb: &str) -> Result<(), Fault> {
-    policies.admit(&judging(view, generation, verb))
+    policies.admit(&judging(view, generation, verb)).map(Taken::keep)
 }
 
 fn judging<'a>(view: &'a CallerView, generation: u64, verb: &'a str) -> Judging<'a> {

@@ -91,17 +91,25 @@ fn a_caller_with_many_rules_is_judged_as_by_each_rule_at_once() {
                 let asked = judging(&view, world.snapshot.generation, VERBS[verb]);
                 let ids = plain.policies.limits_met(&asked.asked);
                 let expected = judge(&mut plain, &ids, VERBS[verb], now).denied.map(|denied| denied.id);
-                let refused = match world.policies.admit(&asked) {
-                    Ok(()) => None,
+                let judged = world.policies.admit(&asked);
+                let passed = judged.is_ok();
+                let refused = match judged {
+                    Ok(taken) if number % 100 == looks => {
+                        drop(taken);
+                        None
+                    }
+                    Ok(taken) => {
+                        taken.keep();
+                        None
+                    }
                     Err(fault) => Some(refusal(Err(fault)).rule),
                 };
                 let expected = expected.map(|id| format!("{BREAKER}/rule-{id}"));
                 prop_assert_eq!(refused, expected);
-                if number % 100 == looks {
-                    world.policies.give_back(&asked);
+                if passed && number % 100 == looks {
                     for id in ids {
                         let (limit, state) = plain.rule(id);
-                        state.give_back(limit, limit.cost(VERBS[verb]));
+                        state.give_back(limit, limit.cost(VERBS[verb]), 0);
                     }
                 }
             }

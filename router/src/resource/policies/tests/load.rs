@@ -99,17 +99,24 @@ fn edits_of_other_rules_make_and_lose_no_token_while_requests_come() {
     assert_eq!(shared.tokens, Some(1_000_000 - 2 * TOKENS as u64));
 }
 
-/// Each version refuses everything by one of two rules, which take turns: of a half of one version and a half of another
-/// something would pass, or be refused by what is in neither.
 #[test]
 fn no_request_is_judged_by_half_an_update() {
+    for scope in ["PerRouter", "Shared"] {
+        is_judged_by_whole_updates(scope);
+    }
+}
+
+/// Each version refuses everything by one of two rules, which take turns: of a half of one version and a half of another
+/// something would pass, or be refused by what is in neither. `scope`: of one of them.
+fn is_judged_by_whole_updates(scope: &str) {
     let version = |edit: usize| {
         let (one, other) = if edit.is_multiple_of(2) {
             ("ForceOpened", "ForceClosed")
         } else {
             ("ForceClosed", "ForceOpened")
         };
-        [limit("one", one, 1, 1), limit("other", other, 1, 1)]
+        let one = with(limit("one", one, 1, 1), "scope", json!(scope));
+        [one, limit("other", other, 1, 1)]
     };
     let mut world = World::new(&version(0));
     let published = Published::new(&world);

@@ -1,0 +1,339 @@
+//! Tokens that come back, and what a request meets while rules are swapped.
+
+use std::collections::HashMap;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseResult, TestRunner};
+
+use super::*;
+
+fn shared(rule: Value) -> Value {
+    with(rule, "scope", json!("Shared"))
+}
+
+/// A router that was there when its limits came, with all of each that routers share.
+fn whole_router(limits: &[Value]) -> World {
+    let mut world = World::new(&[]);
+    world.policies.heard_hub();
+    let share = |rule: &&str| v1::RuleShare {
+        policy: BREAKER.into(),
+        uid: "u1".into(),
+        rule: (*rule).to_owned(),
+        millionths: 1_000_000,
+    };
+    world.policies.restore(ToldShares::of(&v1::Shares {
+        revision: 1,
+        shares: RULES.iter().map(share).collect(),
+    }));
+    world.edit(limits);
+    world
+}
+
+/// Swaps in the order of [`Policies::follow`], which a request may come into the middle of.
+#[tokio::test(start_paused = true)]
+async fn who_meets_shared_rules_of_a_new_version_meets_its_own_of_that_too() {
+    let version = |own: &str, all: &str| [limit("a", own, 1, 1), shared(limit("b", all, 1, 1))];
+    let mut world = whole_router(&version("ForceOpened", "ForceClosed"));
+    assert_eq!(refusal(world.asks("1")).rule, "CircuitBreaker/ops/calm/a");
+    let next = version("ForceClosed", "ForceOpened");
+    let next = told::upsert(&world.snapshot, "1", [Body::Policy(policy("u1", &spec(&next)))]).snapshot;
+    let now = world.policies.clock.now();
+    world.policies.shared.lock().follow(&next, true, now);
+    assert_eq!(refusal(world.asks("1")).rule, "CircuitBreaker/ops/calm/b");
+    assert_eq!(
+        refusal(world.asks("2")).rule,
+        "CircuitBreaker/ops/calm/b",
+        "who has met none"
+    );
+    // As it is told that the policy holds it no more.
+    let next = told::upsert(&next, "1", [caller("1", &[])]).snapshot;
+    world.policies.shared.lock().follow(&next, true, now);
+    assert!(world.asks("1").is_ok());
+    let late = world.view("1");
+    let generation = world.snapshot.generation;
+    world.policies.follow(&next);
+    world.snapshot = next;
+    assert!(
+        ask(&world.policies, &late, generation, "get").is_ok(),
+        "nothing moves back"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_come_back_only_to_the_bucket_that_gave_them() {
+    let calm = |burst: i64| limit("a", "LimiterOnly", burst, 0);
+    for of in [calm, |burst| shared(limit("a", "LimiterOnly", burst, 0))] {
+        let mut world = whole_router(&[of(5)]);
+        let policies = world.policies.clone();
+        let view = world.view("1");
+        let judging = judging(&view, world.snapshot.generation, "get");
+        let take = || policies.admit(&judging).ok().unwrap();
+        let [first, second, third] = [take(), take(), take()];
+        world.edit(&[of(5), limit("b", "LimiterOnly", 9, 0)]);
+        drop(first);
+        assert_eq!(tokens(&world, "1", "a"), 3, "an edit of another rule changes nothing");
+        world.edit(&[of(6)]);
+        assert_eq!(world.pass("1", 2), 2);
+        drop(second);
+        assert_eq!(tokens(&world, "1", "a"), 4, "it is another rule");
+        world.edit(&[of(5)]);
+        assert_eq!(world.pass("1", 2), 2);
+        drop(third);
+        assert_eq!(world.pass("1", 9), 3, "it is what it was, and begins anew");
+    }
+}
+
+/// Of a rule that was met; its burst else.
+fn tokens(world: &World, uid: &str, rule: &str) -> u64 {
+    let rules = world.report().rules;
+    let of = |state: &&v1::RuleState| state.rule == rule && (state.caller.is_empty() || state.caller.ends_with(uid));
+    let state = rules.iter().find(of);
+    state.map_or(u64::MAX, |state| state.tokens.unwrap())
+}
+
+const RULES: [&str; 3] = ["a", "b", "c"];
+const CALLERS: [&str; 2] = ["1", "2"];
+
+/// What a rule says, as far as it differs here.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Says {
+    burst: u64,
+    shared: bool,
+    /// Tokens of a list.
+    list: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// By one of the callers, a list or not.
+    Ask(usize, bool),
+    /// Of those that were asked and go on: the one at this place goes on for good, or gives back.
+    End(prop::sample::Index, bool),
+    Wait(u64),
+    Edit([Option<Says>; 3]),
+    /// The policy goes, or comes back.
+    Turn,
+    /// It holds one of the callers no more, or again.
+    Select(usize),
+}
+
+fn says() -> impl Strategy<Value = Says> {
+    let burst = prop_oneof![2..5_u64, 20..200_u64];
+    (burst, any::<bool>(), 0..3_u64).prop_map(|(burst, shared, list)| Says { burst, shared, list })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (0..2_usize, any::<bool>()).prop_map(|(caller, list)| Step::Ask(caller, list)),
+        8 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(place, kept)| Step::End(place, kept)),
+        2 => (0..700_u64).prop_map(Step::Wait),
+        2 => prop::array::uniform3(prop::option::weighted(0.8, says())).prop_map(Step::Edit),
+        1 => Just(Step::Turn),
+        1 => (0..2_usize).prop_map(Step::Select),
+    ]
+}
+
+/// A bucket, by what was taken and came back.
+#[derive(Debug, Clone)]
+struct Account {
+    says: Says,
+    /// Another one is another bucket.
+    number: usize,
+    since: std::time::Duration,
+    net: u64,
+}
+
+/// What must hold of the buckets of a caller, or (`None`) of those that are shared.
+type Owner = Option<usize>;
+
+struct Ledger {
+    come: u64,
+    rules: [Option<Says>; 3],
+    there: bool,
+    held: [bool; 2],
+    accounts: HashMap<(Owner, usize), Account>,
+    began: usize,
+    now: std::time::Duration,
+}
+
+impl Ledger {
+    /// An owner whom the policy does not hold keeps what it had.
+    fn follow(&mut self) {
+        for owner in [None, Some(0), Some(1)] {
+            if !self.there || owner.is_some_and(|caller| !self.held[caller]) {
+                continue;
+            }
+            for (rule, says) in self.rules.into_iter().enumerate() {
+                let says = says.filter(|says| says.shared == owner.is_none());
+                let account = self.accounts.remove(&(owner, rule));
+                let Some(says) = says else { continue };
+                let account = account.filter(|account| account.says == says).unwrap_or_else(|| {
+                    self.began += 1;
+                    Account {
+                        says,
+                        number: self.began,
+                        since: self.now,
+                        net: 0,
+                    }
+                });
+                self.accounts.insert((owner, rule), account);
+            }
+        }
+    }
+
+    /// What a request of the caller's takes of which buckets.
+    fn takes(&self, caller: usize, list: bool) -> Vec<((Owner, usize), usize, u64)> {
+        if !self.there || !self.held[caller] {
+            return Vec::new();
+        }
+        let met = self.accounts.iter();
+        let met = met.filter(|((owner, _), _)| owner.is_none_or(|owner| owner == caller));
+        met.map(|(key, account)| (*key, account.number, if list { account.says.list } else { 1 }))
+            .collect()
+    }
+
+    fn settle(&mut self, takes: &[((Owner, usize), usize, u64)], taken: bool) {
+        for (key, number, cost) in takes {
+            let account = self.accounts.get_mut(key).filter(|account| account.number == *number);
+            if let Some(account) = account {
+                account.net = if taken { account.net + cost } else { account.net - cost };
+            }
+        }
+    }
+
+    /// No bucket that is looked at holds what it did not get, nor has less than it must.
+    fn check(&self, world: &World) -> TestCaseResult {
+        for state in world.report().rules {
+            let owner = CALLERS.iter().position(|uid| state.caller == format!("east/{uid}"));
+            let rule = RULES.iter().position(|rule| *rule == state.rule).unwrap();
+            let account = &self.accounts[&(owner, rule)];
+            let tokens = state.tokens.unwrap();
+            let came = (self.now - account.since).as_millis() as u64 * self.come / 1_000;
+            prop_assert!(tokens <= account.says.burst);
+            prop_assert!(
+                account.net + tokens <= account.says.burst + came,
+                "{:?} {:?}",
+                state,
+                account
+            );
+            if self.come == 0 {
+                prop_assert_eq!(account.net + tokens, account.says.burst, "{:?} {:?}", state, account);
+            }
+        }
+        Ok(())
+    }
+}
+
+struct History {
+    world: World,
+    ledger: Ledger,
+}
+
+impl History {
+    fn new(come: u64) -> Self {
+        let ledger = Ledger {
+            come,
+            rules: [None; 3],
+            there: true,
+            held: [true; 2],
+            accounts: HashMap::new(),
+            began: 0,
+            now: std::time::Duration::ZERO,
+        };
+        Self {
+            world: whole_router(&[]),
+            ledger,
+        }
+    }
+
+    fn tell(&mut self) {
+        let (ledger, world) = (&mut self.ledger, &mut self.world);
+        if !ledger.there {
+            world.removed(v1::ResourceKind::Policy, BREAKER);
+        }
+        let rules = RULES.iter().zip(ledger.rules).filter_map(|(name, says)| {
+            let says = says?;
+            let rule = limit(name, "LimiterOnly", says.burst as i64, ledger.come as i64);
+            let rule = with(rule, "cost", json!({"list": says.list}));
+            Some(if says.shared { shared(rule) } else { rule })
+        });
+        let document = Body::Policy(policy("u1", &spec(&rules.collect::<Vec<_>>())));
+        let held = CALLERS.iter().zip(ledger.held);
+        let held = held.map(|(uid, held)| caller(uid, if held { &[BREAKER] } else { &[] }));
+        let there = ledger.there.then_some(document);
+        assert_eq!(world.told(held.chain(there).collect::<Vec<_>>()), []);
+        ledger.follow();
+    }
+}
+
+async fn holds(come: u64, steps: Vec<Step>) -> TestCaseResult {
+    let mut history = History::new(come);
+    let policies = history.world.policies.clone();
+    let mut going = Vec::new();
+    for step in steps {
+        match step {
+            Step::Ask(caller, list) => {
+                let view: &CallerView = Box::leak(Box::new(history.world.view(CALLERS[caller])));
+                let verb = if list { "list" } else { "get" };
+                let judging = Box::leak(Box::new(judging(view, history.world.snapshot.generation, verb)));
+                let takes = history.ledger.takes(caller, list);
+                let account = |(key, _, cost): &((Owner, usize), usize, u64)| {
+                    let account = &history.ledger.accounts[key];
+                    account.net + cost <= account.says.burst
+                };
+                let affords = takes.iter().all(account);
+                let judged = policies.admit(judging);
+                prop_assert!(!affords || judged.is_ok(), "a token is lost");
+                prop_assert!(affords || come > 0 || judged.is_err(), "a token is made");
+                if let Ok(taken) = judged {
+                    history.ledger.settle(&takes, true);
+                    going.push((taken, takes));
+                }
+            }
+            Step::End(place, kept) if !going.is_empty() => {
+                let (taken, takes) = going.swap_remove(place.index(going.len()));
+                if kept {
+                    taken.keep();
+                } else {
+                    drop(taken);
+                    history.ledger.settle(&takes, false);
+                }
+            }
+            Step::End(..) => {}
+            Step::Wait(milliseconds) => {
+                let wait = Duration::from_millis(milliseconds);
+                advance(wait).await;
+                history.ledger.now += wait;
+            }
+            Step::Edit(rules) => {
+                history.ledger.rules = rules;
+                history.tell();
+            }
+            Step::Turn => {
+                history.ledger.there = !history.ledger.there;
+                history.tell();
+            }
+            Step::Select(caller) => {
+                history.ledger.held[caller] = !history.ledger.held[caller];
+                history.tell();
+            }
+        }
+        history.ledger.check(&history.world)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_was_taken_and_not_given_back_is_what_passed_over_all_swaps() {
+    let strategy = (prop_oneof![Just(0), 1..50_u64], vec(step(), 1..120));
+    let law = |(come, steps): (u64, Vec<Step>)| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(holds(come, steps))
+    };
+    TestRunner::default().run(&strategy, law).unwrap();
+}
