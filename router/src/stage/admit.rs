@@ -216,7 +216,9 @@ impl Admit {
         // Given back if what follows refuses, or its client goes while it waits.
         let taken = judged.map_err(|fault| fault.of_request(|| admission.asked.about()))?;
         let admitted = self.checks(admission).await.map_err(|bound| self.refused(bound))?;
-        taken.map(Taken::keep);
+        if let Some(taken) = taken {
+            taken.keep();
+        }
         Ok(admitted)
     }
 

@@ -166,10 +166,12 @@ impl SharedRules {
     /// label changes, or the only caller here is made anew.
     fn lay_aside(&mut self, left: HashMap<SharedKey, SharedRule>, snapshot: &Snapshot, now: Tick) {
         let uids: HashSet<_> = snapshot.policies.values().map(|policy| &policy.uid).collect();
-        let left = left.into_iter().filter(|((uid, _), _)| !uids.contains(uid));
         let until = now.after(ASIDE);
-        self.aside.extend(left.map(|(key, rule)| (key, (rule, until))));
-        self.aside.retain(|_, (_, until)| now < *until);
+        self.aside
+            .extend(left.into_iter().map(|(key, rule)| (key, (rule, until))));
+        // Also one that came back without a rule that it had.
+        self.aside
+            .retain(|(uid, _), (_, until)| now < *until && !uids.contains(uid));
         if self.aside.len() > MOST_ASIDE {
             let mut untils: Vec<_> = self.aside.values().map(|(_, until)| *until).collect();
             untils.sort_unstable_by_key(|until| Reverse(*until));

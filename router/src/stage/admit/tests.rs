@@ -88,6 +88,52 @@ async fn limits_come_after_shedding_and_before_everything_else() {
     assert!(matches!(calm.admit(&admission).await, Err(Fault::Policy(_))));
 }
 
+/// Who is refused by what comes after limits, or whose client goes while it waits for that, takes none of their tokens.
+#[tokio::test]
+async fn what_goes_no_further_gives_its_tokens_back() {
+    let world = policies::World::new(&[policies::limit("all", "LimiterOnly", 3, 0)]);
+    let admit = admit(4);
+    let (view, asked) = (world.view("1"), asked(PODS));
+    let caller = Caller::Pod(view.clone());
+    let judging = Judging {
+        view: &view,
+        asked: crate::decision::policy::asked(&asked, &["east"], false),
+        generation: 1,
+    };
+    let admission = Admission {
+        caller: &caller,
+        asked: &asked,
+        life: Life::Unary,
+        bytes: 0,
+        deadline: Instant::now() + Duration::from_mins(1),
+        judging: Some((&world.policies, judging)),
+    };
+    let held = [
+        admit.admit(&admission).await.unwrap(),
+        admit.admit(&admission).await.unwrap(),
+    ];
+    for _ in 0..5 {
+        let mut waits = Box::pin(admit.admit(&admission));
+        assert!((&mut waits).now_or_never().is_none());
+        let refused = admit.admit(&admission).await;
+        assert!(
+            matches!(refused, Err(Fault::Policy(_))),
+            "one that waits has taken its own"
+        );
+    }
+    let late = Admission {
+        deadline: Instant::now(),
+        ..admission
+    };
+    for _ in 0..5 {
+        let refused = admit.admit(&late).await;
+        assert!(matches!(refused, Err(Fault::TooManyRequests { .. })), "{refused:?}");
+    }
+    drop(held);
+    assert!(admit.admit(&late).await.is_ok());
+    assert!(matches!(admit.admit(&late).await, Err(Fault::Policy(_))));
+}
+
 #[tokio::test]
 async fn a_late_router_sheds_from_who_has_many_streams_too() {
     let load = Load::default();

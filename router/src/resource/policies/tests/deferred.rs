@@ -91,22 +91,14 @@ fn a_caller_with_many_rules_is_judged_as_by_each_rule_at_once() {
                 let asked = judging(&view, world.snapshot.generation, VERBS[verb]);
                 let ids = plain.policies.limits_met(&asked.asked);
                 let expected = judge(&mut plain, &ids, VERBS[verb], now).denied.map(|denied| denied.id);
+                let gives_back = number % 100 == looks;
                 let judged = world.policies.admit(&asked);
+                let judged = judged.map(|taken| (!gives_back).then(|| taken.keep()));
                 let passed = judged.is_ok();
-                let refused = match judged {
-                    Ok(taken) if number % 100 == looks => {
-                        drop(taken);
-                        None
-                    }
-                    Ok(taken) => {
-                        taken.keep();
-                        None
-                    }
-                    Err(fault) => Some(refusal(Err(fault)).rule),
-                };
+                let refused = judged.err().map(|fault| refusal(Err(fault)).rule);
                 let expected = expected.map(|id| format!("{BREAKER}/rule-{id}"));
                 prop_assert_eq!(refused, expected);
-                if passed && number % 100 == looks {
+                if passed && gives_back {
                     for id in ids {
                         let (limit, state) = plain.rule(id);
                         state.give_back(limit, limit.cost(VERBS[verb]), 0);

@@ -140,7 +140,8 @@ struct Account {
     says: Says,
     /// Another one is another bucket.
     number: usize,
-    since: std::time::Duration,
+    /// Milliseconds.
+    since: u64,
     net: u64,
 }
 
@@ -154,7 +155,8 @@ struct Ledger {
     held: [bool; 2],
     accounts: HashMap<(Owner, usize), Account>,
     began: usize,
-    now: std::time::Duration,
+    /// Milliseconds.
+    now: u64,
 }
 
 impl Ledger {
@@ -209,7 +211,7 @@ impl Ledger {
             let rule = RULES.iter().position(|rule| *rule == state.rule).unwrap();
             let account = &self.accounts[&(owner, rule)];
             let tokens = state.tokens.unwrap();
-            let came = (self.now - account.since).as_millis() as u64 * self.come / 1_000;
+            let came = (self.now - account.since) * self.come / 1_000;
             prop_assert!(tokens <= account.says.burst);
             prop_assert!(
                 account.net + tokens <= account.says.burst + came,
@@ -239,7 +241,7 @@ impl History {
             held: [true; 2],
             accounts: HashMap::new(),
             began: 0,
-            now: std::time::Duration::ZERO,
+            now: 0,
         };
         Self {
             world: whole_router(&[]),
@@ -254,7 +256,7 @@ impl History {
         }
         let rules = RULES.iter().zip(ledger.rules).filter_map(|(name, says)| {
             let says = says?;
-            let rule = limit(name, "LimiterOnly", says.burst as i64, ledger.come as i64);
+            let rule = limit(name, "LimiterOnly", says.burst.cast_signed(), ledger.come.cast_signed());
             let rule = with(rule, "cost", json!({"list": says.list}));
             Some(if says.shared { shared(rule) } else { rule })
         });
@@ -302,9 +304,8 @@ async fn holds(come: u64, steps: Vec<Step>) -> TestCaseResult {
             }
             Step::End(..) => {}
             Step::Wait(milliseconds) => {
-                let wait = Duration::from_millis(milliseconds);
-                advance(wait).await;
-                history.ledger.now += wait;
+                advance(Duration::from_millis(milliseconds)).await;
+                history.ledger.now += milliseconds;
             }
             Step::Edit(rules) => {
                 history.ledger.rules = rules;
@@ -322,6 +323,30 @@ async fn holds(come: u64, steps: Vec<Step>) -> TestCaseResult {
         history.ledger.check(&history.world)?;
     }
     Ok(())
+}
+
+/// An edit while the router is told nothing of the policy, too.
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_comes_back_without_a_rule_has_ended_it() {
+    for shared in [false, true] {
+        let says = Says {
+            burst: 2,
+            shared,
+            list: 1,
+        };
+        let rule = [Some(says), None, None];
+        let (ask, edit) = (Step::Ask(0, false), Step::Edit);
+        let steps = [
+            edit(rule),
+            ask.clone(),
+            Step::Turn,
+            edit([None; 3]),
+            Step::Turn,
+            edit(rule),
+            ask,
+        ];
+        holds(0, steps.into()).await.unwrap();
+    }
 }
 
 #[test]
