@@ -46,7 +46,7 @@ use crate::resource::bulkhead::Permit;
 use crate::resource::fair::FairPermit;
 use crate::resource::keyed::{Entry, Keyed};
 use crate::resource::load::{Level, Load};
-use crate::resource::policies::{Judging, Policies, Taken};
+use crate::resource::policies::{Judging, Policies};
 use crate::resource::queues::{Class, QueueKind};
 use crate::resource::upstream::Body;
 use crate::value::classify::{ApiRequest, Verb};
