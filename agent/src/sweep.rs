@@ -5,6 +5,7 @@
 //! discovered anew now and then and soon after any CustomResourceDefinition changed. Callers: `app` runs it; `admission`
 //! follows what it finds.
 
+mod buckets;
 pub(crate) mod inventory;
 mod kind;
 mod outage;

@@ -54,6 +54,8 @@ pub(crate) struct State {
     pub(crate) accepted: BTreeMap<ShardName, Accepted>,
     /// What each root generates. Not stored: after a restart it follows from the children that there are.
     pub(crate) roots: BTreeMap<ShardName, Children>,
+    /// What came of specs of roots that are not in force, so that none is shared out anew run for run.
+    pub(crate) attempts: roots::Attempts,
     /// Shared: the world, the store and the next run each hold on to it.
     pub(crate) ledger: Arc<Ledger>,
 }
@@ -164,6 +166,16 @@ impl World {
 }
 
 impl State {
+    /// Takes what `newer`, which has the same outcome, knows of roots beside it.
+    pub(crate) fn know_roots_of(&mut self, newer: Self) {
+        (self.roots, self.attempts) = (newer.roots, newer.attempts);
+    }
+
+    /// Whether any root in force is shared out by how many objects there are.
+    pub(crate) fn weighs_objects(&self) -> bool {
+        self.roots.values().any(Children::weigh_objects)
+    }
+
     /// Whether nobody has anything, and nothing is in force.
     pub(crate) fn is_empty(&self) -> bool {
         self.accepted.is_empty() && self.ledger.clusters().next().is_none() && !self.ledger.is_withholding()
@@ -189,7 +201,7 @@ pub(crate) fn decide(
     let mut ledger = Ledger::clone(&before.ledger);
     ledger.free(released, now);
     ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
-    let outcome = arbitrate::arbitrate(facts, settings, before, &ledger);
+    let outcome = arbitrate::arbitrate(facts, settings, before, &ledger, now);
     ledger.settle(&outcome.claims, run);
     ledger.forget(facts);
     let state = State {
@@ -198,6 +210,7 @@ pub(crate) fn decide(
         cursor_format: before.cursor_format,
         accepted: outcome.accepted,
         roots: outcome.roots,
+        attempts: outcome.attempts,
         ledger: Arc::new(ledger),
     };
     Decided {

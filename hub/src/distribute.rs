@@ -38,6 +38,9 @@ const WRITE_RETRY_BASE: Duration = Duration::from_millis(100);
 const WRITE_RETRY_MAX: Duration = Duration::from_secs(5);
 /// Clocks are set meanwhile: a fault that ends in a year is looked at again.
 const LOOK_AT_ENDS: Duration = Duration::from_mins(10);
+/// Objects come and go all the time: it is looked now and then whether a root is still shared out by how many there are.
+/// The first counts of a member are looked at when they are told.
+const LOOK_AT_COUNTS: Duration = Duration::from_mins(1);
 /// Grace periods pass without an event; what waits for one is looked at again.
 const POLL: Duration = Duration::from_secs(1);
 /// A router acknowledges a release when it lets no new write through; one that it let through just before may still be
@@ -138,15 +141,22 @@ impl Distributor {
                 || state.ledger.is_withholding()
                 || writes.have_failed()
                 || !self.ledger.is_due();
-            self.wait(&mut alarms, waiting, now).await?;
+            let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);
+            self.wait(&mut alarms, waiting, (now, look)).await?;
             tokio::time::sleep(SETTLE).await;
         }
     }
 
     /// Completes when another run may have another outcome. `waiting`: for routers, or for a chance to write. `since`: faults
-    /// that end later have not been looked at.
-    async fn wait(&mut self, alarms: &mut Alarms, waiting: bool, since: Timestamp) -> Result<(), LedgerError> {
+    /// that end later have not been looked at. `look`: when there may be a reason that nobody tells of.
+    async fn wait(
+        &mut self,
+        alarms: &mut Alarms,
+        waiting: bool,
+        (since, look): (Timestamp, Option<Duration>),
+    ) -> Result<(), LedgerError> {
         let end = self.index.read(|facts| facts.next_end(since)).map(until);
+        let end = end.into_iter().chain(look).min();
         let mut ended = std::pin::pin!(tokio::time::sleep(end.unwrap_or_default().min(LOOK_AT_ENDS)));
         loop {
             tokio::select! {
@@ -226,7 +236,8 @@ impl Distributor {
         let changed = self.worlds.send_if_modified(|published| {
             if let Some(last) = published.as_ref().filter(|last| last.world.same_outcome(&world)) {
                 // Nothing new: the number of the run stays too, as acknowledgements are of published runs.
-                decided.state = last.world.state.clone();
+                let newer = std::mem::replace(&mut decided.state, last.world.state.clone());
+                decided.state.know_roots_of(newer);
                 return false;
             }
             *published = Some(Published {

@@ -18,8 +18,10 @@ use portolan_runtime::Secret;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
+mod objects;
 mod policies;
 
+pub(crate) use objects::{Counts, counted};
 pub(crate) use policies::{
     FaultsStopped, PolicyInForce, PolicyKind, PolicyName, PolicyObject, PolicySpec, PolicyStatus, RuleNames, Selection,
 };
@@ -139,6 +141,8 @@ pub(crate) struct AgentReport {
     /// labels has its own shows in the next words on coverage.
     pub(crate) settling: BTreeMap<String, Instant>,
     pub(crate) coverage: Option<BTreeMap<GroupResource, v1::KindCoverage>>,
+    /// Of kinds in `coverage`; absent: the agent has not counted it.
+    pub(crate) counts: Counts,
     /// The stream that is open has told it.
     pub(crate) told_coverage: bool,
     /// When the agent said anything last on a stream that had told its coverage.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::buckets::Buckets;
 use crate::label::Labelling;
 
 /// Longest queue of one kind. A waiting object costs some 150 bytes: 3 MB.
@@ -48,6 +49,7 @@ pub(crate) struct Inventory {
     /// The queue was full: only a relist finds what was not queued.
     overflowed: bool,
     counts: Counts,
+    buckets: Buckets,
     swept: bool,
 }
 
@@ -70,6 +72,7 @@ enum Urgency {
 impl Inventory {
     pub(crate) fn new(labelling: Labelling, subject: Subject) -> Self {
         Self {
+            buckets: Buckets::new(labelling.bucketing),
             labelling,
             subject,
             marks: Marks::new(),
@@ -111,6 +114,11 @@ impl Inventory {
             self.marks = marks;
         }
         self.counts = count(&self.marks);
+        let sizes = self
+            .marks
+            .iter()
+            .map(|(namespace, objects)| (&**namespace, objects.len()));
+        self.buckets.recount(sizes);
         self.swept = true;
     }
 
@@ -128,6 +136,9 @@ impl Inventory {
                 .insert(todo.name.clone(), met),
         };
         self.counts.total += u64::from(before.is_none());
+        if before.is_none() {
+            self.buckets.add(&todo.namespace);
+        }
         self.counts.labelled += u64::from(met);
         self.counts.labelled -= u64::from(before == Some(true));
         if !met {
@@ -147,6 +158,9 @@ impl Inventory {
             self.marks.remove(&todo.namespace);
         }
         self.counts.total -= u64::from(before.is_some());
+        if before.is_some() {
+            self.buckets.remove(&todo.namespace);
+        }
         self.counts.labelled -= u64::from(before == Some(true));
     }
 
@@ -186,6 +200,11 @@ impl Inventory {
 
     pub(crate) fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// About how many objects are in each bucket; nothing before the first full list is through, when nobody knows.
+    pub(crate) fn by_bucket(&self) -> Vec<u64> {
+        if self.swept { self.buckets.told() } else { Vec::new() }
     }
 
     /// The first full list is through.
@@ -288,9 +307,10 @@ mod tests {
         inventory.listed(&object("a", "right", 1, true));
         inventory.listed(&object("a", "wrong", 2, false));
         inventory.listed(&object("kube-system", "left-alone", 3, false));
-        assert!(!inventory.swept());
+        assert!(!inventory.swept() && inventory.by_bucket().is_empty());
         inventory.end();
         assert!(inventory.swept());
+        assert_eq!(inventory.by_bucket().iter().sum::<u64>(), 2);
         assert_eq!((inventory.counts(), inventory.queued()), (counts(1, 2), 1));
         assert_eq!(&*inventory.next().unwrap().name, "wrong");
         assert_eq!(inventory.next(), None);
@@ -407,6 +427,11 @@ mod tests {
         ]
     }
 
+    /// Where the objects of the truth live: several namespaces, so that there are several buckets.
+    fn home(n: u8) -> &'static str {
+        ["a", "ns-a", "ns-b"][usize::from(n % 3)]
+    }
+
     proptest! {
         /// Against the plain truth: counts are right at every step, and every wrong object is offered before the
         /// inventory calls itself done.
@@ -421,17 +446,17 @@ mod tests {
                     Step::Changed(n, met) => {
                         truth.insert(n, met);
                         offered.remove(&name(n));
-                        inventory.changed(&object("a", &name(n), n.into(), met));
+                        inventory.changed(&object(home(n), &name(n), n.into(), met));
                     }
                     Step::Deleted(n) => {
                         truth.remove(&n);
-                        inventory.deleted(&object("a", &name(n), n.into(), false));
+                        inventory.deleted(&object(home(n), &name(n), n.into(), false));
                     }
                     Step::Relist => {
                         inventory.begin();
                         offered.clear();
                         for (n, met) in &truth {
-                            inventory.listed(&object("a", &name(*n), (*n).into(), *met));
+                            inventory.listed(&object(home(*n), &name(*n), (*n).into(), *met));
                         }
                         inventory.end();
                     }
@@ -449,6 +474,11 @@ mod tests {
                 }
                 let labelled = truth.values().filter(|met| **met).count() as u64;
                 prop_assert_eq!(inventory.counts(), counts(labelled, truth.len() as u64));
+                let mut by_bucket = vec![0; 32];
+                for n in truth.keys() {
+                    by_bucket[usize::from(Labelling::default().bucketing.bucket_of(home(*n)))] += 1;
+                }
+                prop_assert_eq!(inventory.by_bucket(), by_bucket);
             }
             inventory.again();
             while let Some(todo) = inventory.next() {

@@ -175,6 +175,7 @@ impl KindSweep {
             total: counts.total,
             complete: inventory.swept() && at_admission == Some(true) && counts.labelled == counts.total,
             at_admission,
+            by_bucket: inventory.by_bucket(),
             ..uncounted(&self.kind, &self.labelling)
         };
         self.coverage.upsert(self.kind.clone(), fact);

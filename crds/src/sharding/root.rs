@@ -73,8 +73,11 @@ pub struct Auto {
     /// Number of Pods of the StatefulSet that serve each shard.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4096)))]
     pub every_shard_replicas: i32,
-    /// What the shards have about equally much of. Pairs: their numbers of pairs differ by at most one. Objects: pairs weigh
-    /// as many objects as agents count in them, and move when one shard has half as much again as another, not before.
+    /// What the shards have about equally much of. Pairs: their numbers of pairs differ by at most one. Objects: a pair weighs
+    /// 16 and the objects of labelled kinds that the cluster's agent counts in it, at most 1,000,000. Pairs move when a shard,
+    /// its lightest pair aside, weighs more than half as much again as another, and then until none weighs a tenth more.
+    /// Counts alone move pairs of a root at most once in 10 minutes, the longer the more often they did of late, up to a day.
+    /// Pairs stay while a cluster is not counted yet.
     #[serde(default)]
     pub balance: Balance,
 }

@@ -7,7 +7,7 @@ use super::selectors::{check_limits, check_selector};
 use super::{Problem, Problems, Reason};
 use crate::names::{ShardName, is_dns_subdomain, lease_name};
 use crate::shard::BucketSetError;
-use crate::sharding::{Balance, ClusterEntry, ControllerConfig, LeaderElection, ShardingConfigSpec};
+use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, ShardingConfigSpec};
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
 ///
@@ -191,10 +191,5 @@ fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
         problems.within("spec.webhook.port", webhook.port, 1..=65_535);
         let message = "sharded webhooks are not served yet: remove webhook, and the operator's webhook server is reached unsharded";
         problems.not_implemented("spec.webhook", message);
-    }
-    let auto = spec.root.as_ref().and_then(|root| root.auto.as_ref());
-    if auto.is_some_and(|auto| auto.balance == Balance::Objects) {
-        let message = "agents do not count objects by bucket yet: remove balance, and shards have as many pairs each";
-        problems.not_implemented("spec.root.auto.balance", message);
     }
 }

@@ -215,8 +215,7 @@ unavailable: PartialStart
 writeFence: Disabled
 ";
     let problems = sharding(yaml);
-    let named = ["spec.webhook", "spec.root.auto.balance"].map(|field| format!("{field}: NotImplemented"));
-    assert_eq!(fields(&problems), named);
+    assert_eq!(fields(&problems), ["spec.webhook: NotImplemented"]);
     assert_eq!(accepted_reason(&problems), ConditionReason::NotImplemented);
 
     let problems = member("{access: Tunnel, identity: {mode: ServiceAccount}}");
@@ -266,6 +265,7 @@ fn buckets_are_checked() {
 #[test]
 fn a_root_is_checked() {
     let yaml = "
+webhook: {certDir: /tmp, port: 9443}
 root:
   prefix: Demo
   targetStatefulSet: ''
@@ -285,7 +285,7 @@ root:
         "spec.root.canary.inShardHash[2]: Invalid",
         "spec.root.canary.inShardHash[3]: Invalid",
         "spec.root.resourceSelector[0].relateResources[0].resources: Required",
-        "spec.root.auto.balance: NotImplemented",
+        "spec.webhook: NotImplemented",
     ];
     assert_eq!(fields(&problems), expected);
     assert_eq!(

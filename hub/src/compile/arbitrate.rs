@@ -7,16 +7,18 @@
 //!
 //! A root owns nothing: it is judged for all of its children, which then are not refused one by one (`family`).
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use portolan_crds::ledger::SPEC_BYTES_MAX;
 use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
 
 use self::draft::{Draft, Drafting};
 use super::callers::running;
 use super::ledger::{Claims, Ledger};
-use super::roots::{Children, Generator, roots};
+use super::roots::{Attempts, Children, Generator, roots};
 use super::wanted::{Known, Wanted};
 use super::{Accepted, State};
 use crate::facts::{Facts, ShardObject};
@@ -84,6 +86,7 @@ enum Holder<'a> {
 pub(super) struct Outcome {
     pub(super) accepted: BTreeMap<ShardName, Accepted>,
     pub(super) roots: BTreeMap<ShardName, Children>,
+    pub(super) attempts: Attempts,
     pub(super) verdicts: BTreeMap<ShardName, Verdict>,
     pub(super) claims: Claims,
 }
@@ -101,12 +104,20 @@ type Refused = BTreeMap<ShardName, Vec<Contested>>;
 /// accepted first, and those that turn out to be refused stay so while the others are decided anew.
 ///
 /// `before` is the state of the run before, `ledger` its ledger without what has been released since.
-pub(super) fn arbitrate(facts: &Facts, settings: &Settings, before: &State, ledger: &Ledger) -> Outcome {
+pub(super) fn arbitrate(
+    facts: &Facts,
+    settings: &Settings,
+    before: &State,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Outcome {
     let homes = ledger.homes();
     let generator = Generator {
         facts,
         settings,
         before,
+        now,
+        attempts: RefCell::default(),
     };
     let drafting = Drafting {
         known: Known {
@@ -128,6 +139,7 @@ pub(super) fn arbitrate(facts: &Facts, settings: &Settings, before: &State, ledg
         }
         if pass.refused_now.is_empty() {
             family::finish(&mut pass.outcome, &drafts);
+            pass.outcome.attempts = drafting.generator.attempts.take();
             return pass.outcome;
         }
         let newly = pass.refused_now;

@@ -17,7 +17,9 @@ mod handover;
 mod laws;
 mod policies;
 mod revisions;
+mod root_runs;
 mod roots;
+mod weights;
 
 use fleet::*;
 

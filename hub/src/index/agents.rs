@@ -14,7 +14,7 @@ use portolan_wire::v1;
 use super::Change;
 use super::bounds::{OutOfBounds, check, cut};
 use super::report::Report;
-use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, coverage_for_routers};
+use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, counted, coverage_for_routers};
 
 /// Without a word of its agent a member's objects may lack labels that it would have given: a namespace may have been made
 /// anew. Six heartbeats.
@@ -212,7 +212,10 @@ impl AgentReport {
         }
     }
 
+    /// Counts by bucket are looked at now and then (`distribute`), but for the first ones, which somebody may be waiting for.
     fn coverage(&mut self, delta: v1::CoverageDelta) -> Change {
+        let had_counted = self.has_counted();
+        self.count(&delta);
         let upserted = delta.upserted.into_iter().filter_map(|fact| {
             let kind = GroupResource::from(fact.kind?);
             let coverage = v1::KindCoverage {
@@ -232,8 +235,28 @@ impl AgentReport {
         };
         let before = told(&self.coverage);
         match fold(&mut self.coverage, delta.reset, upserted, removed) {
+            _ if self.has_counted() && !had_counted => Change::Compile,
             Change::Compile if before == told(&self.coverage) => Change::Status,
             change => change,
+        }
+    }
+
+    fn count(&mut self, delta: &v1::CoverageDelta) {
+        if delta.reset {
+            self.counts.clear();
+        }
+        for fact in &delta.upserted {
+            let Some(kind) = fact.kind.clone().map(GroupResource::from) else {
+                continue;
+            };
+            if fact.by_bucket.is_empty() {
+                self.counts.remove(&kind);
+            } else {
+                self.counts.insert(kind, counted(&fact.by_bucket));
+            }
+        }
+        for kind in &delta.removed {
+            self.counts.remove(&GroupResource::from(kind.clone()));
         }
     }
 

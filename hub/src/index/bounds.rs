@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use portolan_crds::GroupResource;
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
+use portolan_crds::shard::MAX_BUCKETS;
 use portolan_wire::v1;
 use prost::Message as _;
 use thiserror::Error;
@@ -134,6 +135,12 @@ fn coverage(known: &AgentReport, delta: &v1::CoverageDelta) -> Result<(), OutOfB
     for fact in &delta.upserted {
         // Of aggregated API servers too, which are free in what they call their resources.
         let kind = fact.kind.as_ref();
+        if fact.by_bucket.len() > MAX_BUCKETS.into() {
+            return Err(OutOfBounds::TooMany {
+                subject: "buckets",
+                max: MAX_BUCKETS.into(),
+            });
+        }
         named("API group", kind.map_or("", |kind| &kind.group), is_short)?;
         named("resource", kind.map_or("", |kind| &kind.resource), is_short)?;
         named(

@@ -277,6 +277,7 @@ fn figures_of_labelled_kinds_do_not_wake_the_compiler() {
             complete: labelled == total,
             rule: None,
             at_admission: Some(true),
+            ..v1::CoverageFact::default()
         };
         let delta = v1::CoverageDelta {
             reset: false,

@@ -179,6 +179,7 @@ pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> 
         cursor_format: root.cursor_format,
         accepted,
         roots: BTreeMap::new(),
+        attempts: BTreeMap::new(),
         ledger: Arc::new(Ledger::restore(chunks, view_revision, root.phase.may_lack_pairs())),
     })
 }

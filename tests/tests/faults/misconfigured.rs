@@ -141,8 +141,6 @@ async fn shards_that_cannot_be_served() {
         let shard = federated("early", "east", &[("east", &["team-x"])]);
         shard.replace("  explicitView: Allow", &root)
     };
-    let early = root("auto: {shardingSize: 1, everyShardReplicas: 1, balance: Objects}");
-    refused(&ground, &early, &["NotImplemented", "spec.root.auto.balance"]).await;
     let nowhere = root("auto: {shardingSize: 1, everyShardReplicas: 1}, canary: {replicas: 1, inShardHash: ['32']}");
     refused(
         &ground,

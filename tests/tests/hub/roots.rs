@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use portolan_crds::ShardingConfig;
 use portolan_crds::labels::LABEL_ROOT;
+use portolan_crds::{Bucketing, LabelKeys, ShardingConfig};
 use portolan_testbed::eventually;
 use portolan_wire::v1;
 use portolan_wire::v1::agent_message::Kind;
@@ -157,6 +157,79 @@ async fn lives(scene: &Scene) {
     })
     .await;
     scene.shard_says("root", "Complete", "True/Ok").await;
+}
+
+/// Buckets of east that a child has.
+fn of_east(child: &ShardingConfig) -> Vec<u16> {
+    let entries = child.spec.clusters.iter();
+    let east = entries.filter(|entry| entry.name.as_deref() == Some("east"));
+    let buckets = east.filter_map(|entry| entry.bucket_set().unwrap());
+    buckets.flat_map(|buckets| buckets.iter().collect::<Vec<_>>()).collect()
+}
+
+/// Ten buckets of east have nearly all objects, and one child has them all as long as nobody has counted.
+#[tokio::test]
+async fn a_root_is_shared_out_by_objects() {
+    const HEAVY: usize = 10;
+    let scene = Scene::start().await.unwrap();
+    let agents = members(&scene).await;
+    let mut router = scene.router("gateway", Vec::new()).await;
+    let by_objects = root(&json!({"auto": {"shardingSize": 2, "everyShardReplicas": 1, "balance": "Objects"}}));
+    let balanced = async {
+        scene.shard("root", by_objects).await;
+        scene.shard_says("root", "Complete", "True/Ok").await;
+        let heavy = of_east(&children(&scene).await[0]);
+        let heavy = &heavy[..HEAVY];
+        for (member, agent) in MEMBERS.into_iter().zip(&agents) {
+            let is_heavy = |bucket: &u16| member == "east" && heavy.contains(bucket);
+            agent
+                .say(Kind::Coverage(counts(
+                    |bucket| if is_heavy(&bucket) { 4096 } else { 1 },
+                )))
+                .await;
+        }
+        eventually("the children have as many objects each", || async {
+            let children = children(&scene).await;
+            let each: Vec<_> = children
+                .iter()
+                .map(|child| of_east(child).iter().filter(|bucket| heavy.contains(bucket)).count())
+                .collect();
+            if each == [HEAVY / 2; 2] { Ok(()) } else { Err(each) }
+        })
+        .await;
+        scene.shard_says("root", "Complete", "True/Ok").await;
+    };
+    tokio::select! {
+        () = balanced => {}
+        () = router.follow_on() => {}
+    }
+}
+
+/// What an agent says that labels nothing but Pods, all of them.
+fn counts(by_bucket: impl Fn(u16) -> u64) -> v1::CoverageDelta {
+    let bucketing = Bucketing::default();
+    let by_bucket: Vec<_> = (0..bucketing.buckets()).map(by_bucket).collect();
+    let total = by_bucket.iter().sum();
+    let pods = v1::CoverageFact {
+        kind: Some(v1::KindRef {
+            group: String::new(),
+            resource: "pods".to_owned(),
+        }),
+        labelled: total,
+        total,
+        complete: true,
+        rule: Some(v1::LabelRule {
+            prefix: LabelKeys::default().prefix().to_owned(),
+            bucketing: Some(bucketing.into()),
+        }),
+        at_admission: Some(true),
+        by_bucket,
+    };
+    v1::CoverageDelta {
+        reset: true,
+        upserted: vec![pods],
+        removed: Vec::new(),
+    }
 }
 
 /// A field that the root does not have, written into a child by somebody else.

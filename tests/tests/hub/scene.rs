@@ -311,6 +311,7 @@ impl Agent {
             complete: true,
             rule: None,
             at_admission: Some(true),
+            by_bucket: Vec::new(),
         };
         let allowed = v1::Allowed {
             service_accounts: vec!["ops/operator".to_owned()],

@@ -154,14 +154,17 @@ fn root(root: &Value) -> String {
         return told;
     }
     let _ = writeln!(told, "root {name}: its children");
-    let mut table = Table::new(&["CHILD", "PAIRS OF CLUSTER AND BUCKET", "NAMESPACES"]);
+    let mut table = Table::new(&["CHILD", "PAIRS OF CLUSTER AND BUCKET", "NAMESPACES", "OBJECTS"]);
     for child in items(&root["children"]) {
         let pairs = if child["empty"] == true {
             "none: it has nothing".to_owned()
         } else {
             child["pairs"].to_string()
         };
-        table.row(vec![text(&child["shard"]), pairs, child["namespaces"].to_string()]);
+        // Of a root that is shared out by them, once they are counted.
+        let objects = child["objects"].as_u64().map(|objects| objects.to_string());
+        let (shard, namespaces) = (text(&child["shard"]), child["namespaces"].to_string());
+        table.row(vec![shard, pairs, namespaces, objects.unwrap_or_default()]);
     }
     let widened = texts(&root["widened"]);
     let _ = write!(told, "{table}");

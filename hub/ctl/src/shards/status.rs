@@ -49,6 +49,7 @@ fn report(answer: &Value, now: Timestamp) -> String {
     let mut table = Table::new(&[
         "SHARD",
         "PAIRS",
+        "OBJECTS",
         "WAITS FOR",
         "LETS GO OF",
         "ROUTERS BEHIND",
@@ -81,6 +82,11 @@ fn row(shard: &Value) -> Vec<String> {
     vec![
         text(&shard["shard"]),
         pairs.join(", "),
+        // Of a child of a root that is shared out by them, once they are counted.
+        shard["objects"]
+            .as_u64()
+            .map(|count| count.to_string())
+            .unwrap_or_default(),
         count("waitingCount").unwrap_or_default(),
         count("releasingCount").unwrap_or_default(),
         texts(&shard["lagging"]).join(", "),
@@ -160,7 +166,7 @@ mod tests {
     fn both_sides_of_a_handover_and_what_is_refused_are_told() {
         let answer = json!({"shards": [
             {
-                "shard": "ops/a", "pairs": {"east": 2, "west": 1}, "waitingCount": 0, "waiting": [], "releasingCount": 1,
+                "shard": "ops/a", "pairs": {"east": 2, "west": 1}, "objects": 0, "waitingCount": 0, "waiting": [], "releasingCount": 1,
                 "releasing": [{"pair": "east/ns-b", "to": "ops/b"}], "heldUpBy": ["gateway"], "lagging": ["gateway"],
                 "callers": {"total": 2, "current": 1}, "lease": {"name": "lock", "cluster": "east"},
                 "oneLeader": {"status": "True", "message": ""}, "inForce": 3, "refusal": null,
@@ -173,9 +179,9 @@ mod tests {
             },
         ]});
         let lines = [
-            "SHARD   PAIRS            WAITS FOR   LETS GO OF   ROUTERS BEHIND   CALLERS   LEASE",
-            "ops/a   east 2, west 1   -           1            gateway          1 of 2    lock in east",
-            "ops/b   -                1           -            -                0 of 0    -",
+            "SHARD   PAIRS            OBJECTS   WAITS FOR   LETS GO OF   ROUTERS BEHIND   CALLERS   LEASE",
+            "ops/a   east 2, west 1   0         -           1            gateway          1 of 2    lock in east",
+            "ops/b   -                -         1           -            -                0 of 0    -",
             "ops/a: lets go of east/ns-b (to ops/b)",
             "ops/a: not acknowledged yet by router gateway",
             "ops/b: refused, Overlap: spec.clusters: x; generation 1 stays in force",

@@ -26,6 +26,8 @@ pub(super) struct Progress {
     refusal: Option<String>,
     /// Number of namespaces that it has, by member.
     pairs: BTreeMap<String, usize>,
+    /// Number of objects in the pairs of cluster and bucket of a root's child, as they were weighed last; `None`: they are not.
+    objects: Option<u64>,
     waiting_count: usize,
     /// Pairs that it waits for, and who has each.
     waiting: Vec<Awaited>,
@@ -79,16 +81,32 @@ struct Told {
 
 pub(super) fn of_all(facts: &Facts, world: &World, routers: &Routers) -> Vec<Progress> {
     let mut of_ledger = ledger(world);
+    let mut of_children = objects(world);
     let shards = facts.shards.iter();
     shards
         .map(|(name, object)| {
             let mut progress = progress(facts, world, routers, name, object);
             let (pairs, releasing) = of_ledger.remove(name).unwrap_or_default();
             progress.pairs = pairs;
+            progress.objects = of_children.remove(name);
             progress.add_releasing(world, routers, name, releasing);
             progress
         })
         .collect()
+}
+
+/// Objects of each child of a root that is shared out by them.
+fn objects(world: &World) -> BTreeMap<ShardName, u64> {
+    let roots = world.state.roots.iter();
+    let generated = roots.filter_map(|(root, children)| Some((root, children.in_force.as_ref()?)));
+    let all = generated.flat_map(|(root, generated)| {
+        let children = generated.expansion.children.iter();
+        children.filter_map(|child| {
+            let name = ShardName::new(root.namespace(), child.name.as_str()).ok()?;
+            Some((name, generated.objects(child)?))
+        })
+    });
+    all.collect()
 }
 
 /// What a shard has by member, and the pairs among it that it lets go of, each with the run since which it does.
@@ -150,6 +168,7 @@ fn progress(facts: &Facts, world: &World, routers: &Routers, name: &ShardName, o
             message: condition.message.clone(),
         }),
         pairs: BTreeMap::new(),
+        objects: None,
         releasing_count: 0,
         releasing: Vec::new(),
         held_up_by: Vec::new(),

@@ -1,7 +1,6 @@
 //! The children of an edited root, as the plan leaves them. Pure; what they get and lose is among the plan's moves.
 //!
-//! The Pods of the StatefulSet are the member's to know, and objects are not counted by bucket, so what depends on these is
-//! left out.
+//! The Pods of the StatefulSet are the member's to know, so what depends on them is left out.
 
 use std::collections::BTreeSet;
 
@@ -31,6 +30,8 @@ struct ChildPlan {
     pairs: usize,
     /// Number of namespaces, of those that there are now.
     namespaces: usize,
+    /// Number of objects in its pairs, as they were weighed; `None`: they are not.
+    objects: Option<u64>,
     /// It has nothing: there are more shards than pairs, or the canary has it all.
     empty: bool,
 }
@@ -40,7 +41,10 @@ pub(super) fn plan(after: &State, name: &ShardName) -> Option<RootPlan> {
     let children = after.roots.get(name)?;
     let generated = children.coming.as_ref().or(children.in_force.as_ref());
     let expansion = generated.map(|generated| &generated.expansion);
-    let all = expansion.into_iter().flat_map(|expansion| &expansion.children);
+    let all = generated.into_iter().flat_map(|generated| {
+        let children = generated.expansion.children.iter();
+        children.map(|child| (child, generated.objects(child)))
+    });
     Some(RootPlan {
         root: name.clone(),
         problems: children.problem.iter().cloned().collect(),
@@ -52,7 +56,7 @@ pub(super) fn plan(after: &State, name: &ShardName) -> Option<RootPlan> {
 }
 
 impl ChildPlan {
-    fn new(root: &ShardName, child: &Child, ledger: &Ledger) -> Option<Self> {
+    fn new(root: &ShardName, (child, objects): (&Child, Option<u64>), ledger: &Ledger) -> Option<Self> {
         let shard = ShardName::new(root.namespace(), child.name.as_str()).ok()?;
         let entries = ledger.clusters().flat_map(|cluster| ledger.in_cluster(cluster));
         let namespaces = entries
@@ -62,6 +66,7 @@ impl ChildPlan {
             shard,
             pairs: child.part.len(),
             namespaces,
+            objects,
             empty: child.is_empty,
         })
     }

@@ -167,6 +167,8 @@ impl Fleet {
         self.state = State {
             run: 0,
             ledger: Arc::new(ledger),
+            roots: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             ..self.state.clone()
         };
     }

@@ -1785,6 +1785,10 @@ pub struct CoverageFact {
     /// watch of the kind does not run; of namespaces it then speaks for all kinds. Absent: nobody has looked yet.
     #[prost(bool, optional, tag = "6")]
     pub at_admission: ::core::option::Option<bool>,
+    /// Objects in each bucket of `rule`, labelled or not, rounded down to eighths of their leading power of two: it says how
+    /// much there is about, and changes seldom. As many as there are buckets. Empty: the first full list is not through.
+    #[prost(uint64, repeated, tag = "7")]
+    pub by_bucket: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CallerDelta {

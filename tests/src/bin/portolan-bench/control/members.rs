@@ -145,6 +145,7 @@ fn coverage(kind: usize, complete: bool) -> v1::CoverageFact {
         complete,
         rule: None,
         at_admission: Some(true),
+        by_bucket: Vec::new(),
     }
 }
 
