@@ -34,7 +34,7 @@ impl AgentReport {
     /// not by this rule.
     pub(crate) fn objects(&self, rule: &v1::LabelRule, buckets: u16) -> Option<BTreeMap<u16, u64>> {
         let kinds = self.coverage.as_ref().filter(|kinds| !kinds.is_empty())?;
-        let mut objects = BTreeMap::new();
+        let mut objects = BTreeMap::<u16, u64>::new();
         for (kind, coverage) in kinds {
             let of_kind = self.counts.get(kind)?;
             if coverage.rule.as_ref() != Some(rule) || of_kind.len() != usize::from(buckets) {
@@ -44,9 +44,9 @@ impl AgentReport {
                 *objects.entry(bucket).or_default() += u64::from(*count);
             }
         }
-        objects
-            .values_mut()
-            .for_each(|count: &mut u64| *count = (*count).min(MAX_COUNTED.into()));
+        for count in objects.values_mut() {
+            *count = (*count).min(MAX_COUNTED.into());
+        }
         Some(objects)
     }
 }

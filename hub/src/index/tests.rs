@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod counts;
 mod pace;
 mod policies;
 mod unready;
