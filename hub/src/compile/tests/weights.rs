@@ -165,10 +165,20 @@ fn what_an_agent_that_begins_anew_has_not_counted_yet_counts_as_it_did() {
     let whole = fleet.facts.agents["east"].clone();
     fleet.agent("east").counts.clear();
     assert_eq!(settle_at(&mut fleet, at(100)), before);
-    // Not even for the time being: it is no first count that is told then.
-    tell(&mut fleet, "west", |bucket| heavy(8)(bucket));
-    let once = settle_at(&mut fleet, at(200));
+    let has = |part: &Part, cluster: &str, bucket: usize| {
+        let mut pairs = part.pairs();
+        pairs.any(|(of, one)| of == cluster && usize::from(one) == bucket)
+    };
+    tell(&mut fleet, "west", |bucket| {
+        if has(&before[0], "west", bucket) { 5000 } else { 0 }
+    });
+    let moved = settle_at(&mut fleet, at(200));
+    assert_ne!(moved, before, "east is counted: as it was");
+    // What it tells then are no first counts, which would not wait.
     *fleet.agent("east") = whole;
-    tell(&mut fleet, "east", |bucket| heavy(32)(bucket) - heavy(16)(bucket));
-    assert_eq!(settle_at(&mut fleet, at(201)), once);
+    tell(&mut fleet, "east", |bucket| {
+        if has(&moved[0], "east", bucket) { 90_000 } else { 0 }
+    });
+    assert_eq!(settle_at(&mut fleet, at(201)), moved);
+    assert_ne!(settle_at(&mut fleet, at(300)), moved);
 }
