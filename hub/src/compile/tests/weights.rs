@@ -89,9 +89,17 @@ fn shards_have_as_many_objects_each_once_all_clusters_are_counted() {
     assert!(apart(&fleet, &before) > TOLERATED_PERMILLE);
     let after = settle_at(&mut fleet, at(1));
     assert!(apart(&fleet, &after) <= SETTLED_PERMILLE, "{after:?}");
+    let objects = |fleet: &Fleet| -> Vec<Option<u64>> {
+        let generated = fleet.state.roots[&shard_name("root")].in_force.as_ref().unwrap();
+        let children = generated.expansion.children.iter();
+        children.map(|child| generated.objects(child)).collect()
+    };
+    let all: Option<u64> = objects(&fleet).into_iter().sum();
+    assert_eq!(all, Some(16 * 2 * 1000), "buckets, kinds and objects of each");
     // Of another root nothing depends on it.
     fleet.apply("root", sized(2));
     let pairs = settle_at(&mut fleet, at(2));
+    assert_eq!(objects(&fleet), [None; 2]);
     assert_eq!(pairs[0].len(), pairs[1].len());
 }
 
