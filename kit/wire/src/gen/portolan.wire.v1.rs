@@ -1037,6 +1037,10 @@ pub struct RuleShare {
     pub rule: ::prost::alloc::string::String,
     #[prost(uint32, tag = "4")]
     pub millionths: u32,
+    /// This part of the bucket no router has had before: a router that is told of the rule for the first time finds it full. Else it
+    /// begins empty, as others may have spent what it held; so it does with an older hub, which never says so.
+    #[prost(bool, tag = "5")]
+    pub fresh: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NamespaceGrant {
