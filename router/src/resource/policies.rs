@@ -11,6 +11,7 @@ mod aside;
 mod breakers;
 mod caller;
 mod deferred;
+mod found;
 mod kept;
 mod metrics;
 mod page;
@@ -21,6 +22,7 @@ mod shared;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trial;
+mod worst;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
