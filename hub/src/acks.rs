@@ -51,10 +51,42 @@ pub(crate) struct RouterState {
     /// What the router had seen of the ledger when its stream began.
     pub(crate) seen: LedgerPosition,
     pub(crate) reported: Reported,
+    /// When this stream began.
+    pub(crate) came: Instant,
     /// When it reported last on this stream.
     pub(crate) heard: Option<Instant>,
-    /// How rules of policies stand in it, the worst first, as it reported last.
-    pub(crate) rules: Arc<[v1::RuleState]>,
+    /// Whether it has told on this stream how rules of policies stand.
+    pub(crate) has_told_rules: bool,
+    /// How rules of policies stand in it, as it reported last: on this stream, or on one before.
+    pub(crate) rules: Arc<RuleReport>,
+}
+
+/// How rules of policies stand in a router.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct RuleReport {
+    /// The worst first.
+    pub(crate) states: Vec<v1::RuleState>,
+    /// By policy, how many rules refuse all that are not among `states`.
+    pub(crate) left_out: BTreeMap<String, u64>,
+    /// There may be more of these.
+    pub(crate) more_left_out: bool,
+}
+
+impl RuleReport {
+    /// Rules that refuse all, of all policies.
+    pub(crate) fn opened(&self) -> usize {
+        let left_out = self
+            .left_out
+            .values()
+            .fold(0, |sum: u64, count| sum.saturating_add(*count));
+        let told = self.states.iter().filter(|state| state.opened).count();
+        told.saturating_add(usize::try_from(left_out).unwrap_or(usize::MAX))
+    }
+
+    /// Whether rules of this policy may refuse all that are not among `states`.
+    pub(crate) fn leaves_out(&self, policy: &str) -> bool {
+        self.more_left_out || self.left_out.contains_key(policy)
+    }
 }
 
 /// What a router reports last.
@@ -86,7 +118,9 @@ impl RouterState {
             acked_run: 0,
             seen: LedgerPosition::default(),
             reported: Reported::default(),
+            came: Instant::now(),
             heard: None,
+            has_told_rules: false,
             rules: Arc::default(),
         }
     }
@@ -194,6 +228,8 @@ impl Acks {
             } else {
                 earlier.replaces
             };
+            // Until it says otherwise.
+            state.rules = earlier.rules.clone();
         }
         routers.insert(router.to_owned(), state);
         drop(routers);
@@ -240,12 +276,13 @@ impl Acks {
     }
 
     /// How rules of policies stand in a router. It wakes who looks at rules and nobody else; figures alone not even those.
-    pub(crate) fn policies_reported(&self, router: &str, epoch: u64, rules: Vec<v1::RuleState>) {
+    pub(crate) fn policies_reported(&self, router: &str, epoch: u64, rules: RuleReport) {
         let mut routers = self.routers.write();
         let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
         let changed = state.is_some_and(|state| {
+            let is_first = !std::mem::replace(&mut state.has_told_rules, true);
             let before = std::mem::replace(&mut state.rules, rules.into());
-            standing(&before) != standing(&state.rules)
+            is_first || standing(&before) != standing(&state.rules)
         });
         drop(routers);
         if changed {
@@ -372,13 +409,14 @@ impl Acks {
     }
 }
 
-/// Rules that have done anything, and whether they refuse all.
-fn standing(rules: &[v1::RuleState]) -> BTreeSet<(&str, &str, &str, bool)> {
-    let standing = rules.iter().map(|state| {
+/// Rules that have done anything, and whether they refuse all; and of which policies not all are told.
+fn standing(rules: &RuleReport) -> BTreeSet<(&str, &str, &str, bool)> {
+    let standing = rules.states.iter().map(|state| {
         let caller = state.caller.as_str();
         (state.policy.as_str(), state.rule.as_str(), caller, state.opened)
     });
-    standing.collect()
+    let left_out = rules.left_out.keys().map(|policy| (policy.as_str(), "", "", true));
+    standing.chain(left_out).collect()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod aside;
 mod breakers;
 mod caller;
 mod deferred;
+mod found;
 mod kept;
 mod metrics;
 mod page;
@@ -22,6 +23,7 @@ mod taken;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trial;
+mod worst;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -566,6 +566,7 @@ impl SimRouter {
             rules: Vec::new(),
             demands,
             shares_revision: if self.is_old() { 0 } else { self.kept.1 },
+            ..v1::PolicyReport::default()
         });
     }
 }

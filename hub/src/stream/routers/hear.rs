@@ -78,9 +78,10 @@ impl RouterSession {
                 world.policies.get(policy)?.rules.clone()
             },
         };
-        let states = known.rule_states(report.rules);
-        self.service.acks.policies_reported(&self.router, self.epoch, states);
         let demands = known.demands(report.demands);
+        let left_out = known.left_out(report.left_out, report.more_left_out);
+        let rules = known.rules(report.rules, left_out);
+        self.service.acks.policies_reported(&self.router, self.epoch, rules);
         self.service
             .shares
             .reported(&self.router, self.epoch, &demands, report.shares_revision);

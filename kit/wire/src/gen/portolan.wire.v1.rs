@@ -959,7 +959,8 @@ pub struct ClosedByHand {
 /// once after each Hello, every second while there are rules, and when `shares_revision` changes; at most twice a second.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PolicyReport {
-    /// Those that differ from what was never used, the worst first; a bounded number.
+    /// Those that differ from what was never used, the worst first; a bounded number, of which each policy has its part: the worst
+    /// rule of each, then the second worst of each, and so on.
     #[prost(message, repeated, tag = "1")]
     pub rules: ::prost::alloc::vec::Vec<RuleState>,
     /// Of every rule of scope Shared that the router has.
@@ -969,6 +970,22 @@ pub struct PolicyReport {
     /// alone, and so cannot while it has no such rule.
     #[prost(uint64, tag = "3")]
     pub shares_revision: u64,
+    /// Policies with rules that refuse all and that `rules` has no room for, those with the most first; a bounded number. Of all
+    /// others each rule that refuses all is in `rules`.
+    #[prost(message, repeated, tag = "4")]
+    pub left_out: ::prost::alloc::vec::Vec<RulesLeftOut>,
+    /// There are more such policies than `left_out` has: of none that is not named there is it known that nothing is left out.
+    #[prost(bool, tag = "5")]
+    pub more_left_out: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RulesLeftOut {
+    /// As in Policy.
+    #[prost(string, tag = "1")]
+    pub policy: ::prost::alloc::string::String,
+    /// How many of its rules refuse all and are not in `rules`, each counted for every caller.
+    #[prost(uint64, tag = "2")]
+    pub opened: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RuleState {

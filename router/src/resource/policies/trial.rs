@@ -10,8 +10,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Policies;
+use super::found::unix_milliseconds;
 use super::recorder::Record;
-use super::report::{name_of, unix_milliseconds};
+use super::report::name_of;
 use crate::decision::policy::{Met, RuleState, Tick, Why, judge};
 use crate::value::policy::{CallerPolicies, Limit, Policy};
 use crate::value::snapshot::{CallerKey, CallerView};
