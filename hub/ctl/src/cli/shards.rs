@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
 use portolan_crds::ShardName;
 
 use super::{HubArgs, OutputArgs};
 
 const SHARDS_HELP: &str = "\
 What shards are and would be is the hub's to tell, by its admin port: --hub-admin HOST:PORT (by
-kubectl port-forward where the hub is a Pod), or --dir DIR. Move and rollback also write
-ShardingConfigs: --hub-kubeconfig FILE, or --dir DIR. They show what would come of it, and write
+kubectl port-forward where the hub is a Pod), or --dir DIR. Move, promote and rollback also
+write ShardingConfigs: --hub-kubeconfig FILE, or --dir DIR. They show what would come of it, and write
 nothing without --yes.";
 
 const PLAN_HELP: &str = "\
@@ -69,6 +69,24 @@ Examples:
   $ portolanctl shards move shop-c --cluster east --to ops/b --dir fleet
   $ portolanctl shards move shop-c --cluster east --to ops/b --dir fleet --yes";
 
+const PROMOTE_HELP: &str = "\
+The canary of a root becomes the rule, step by step. With --percent it gets so many percent of all
+buckets, beside what it takes by name and by hash; what a smaller part had it keeps. Without, it
+gives back all that it takes: the other shards share that out, and nothing else moves but to keep
+them equal. It stays, with its Pods and nothing to own, as without it every Pod of the StatefulSet
+would be another shard's.
+
+Which version a Pod runs is the StatefulSet's affair: before the canary gives back, the Pods of the
+others have to run what it runs. What moves is handed over: for some seconds nobody writes there.
+
+It is one edit of the root, which must be in force as it stands, and is not written if somebody
+else has changed it meanwhile. Whoever keeps the root in a file changes it there too.
+
+Examples:
+  $ portolanctl shards promote ops/root --percent 25 --dir fleet
+  $ portolanctl shards promote ops/root --percent 25 --dir fleet --yes
+  $ portolanctl shards promote ops/root --dir fleet --yes";
+
 const ROLLBACK_HELP: &str = "\
 Puts the spec back that was accepted last, as the hub keeps it in its ledger: the one in force if
 the present one is refused, else the one that was in force before. An earlier spec is kept as long
@@ -97,6 +115,9 @@ pub(crate) enum ShardsCommand {
     /// Move one namespace of one member to another shard
     #[command(after_help = MOVE_HELP)]
     Move(MoveArgs),
+    /// Give the canary of a root a larger part, or have it give back all: its version has become the rule
+    #[command(after_help = PROMOTE_HELP)]
+    Promote(PromoteArgs),
     /// Put the spec of a shard back that was accepted last
     #[command(after_help = ROLLBACK_HELP)]
     Rollback(RollbackArgs),
@@ -200,6 +221,18 @@ pub(crate) struct MoveArgs {
     /// The shard that is to have it
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub(crate) to: ShardName,
+    #[command(flatten)]
+    pub(crate) edit: EditArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PromoteArgs {
+    /// The root
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) root: ShardName,
+    /// Part of all buckets that the canary is to have, more than now [default: it gives back all]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(1..=100))]
+    pub(crate) percent: Option<u8>,
     #[command(flatten)]
     pub(crate) edit: EditArgs,
 }
