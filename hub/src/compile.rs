@@ -20,6 +20,7 @@ use crate::settings::Settings;
 mod agent_config;
 mod arbitrate;
 mod callers;
+mod fence;
 mod ledger;
 mod members;
 mod policies;
@@ -32,7 +33,7 @@ mod wanted;
 
 pub(crate) use arbitrate::{Verdict, some_of};
 pub(crate) use callers::caller_selector;
-pub(crate) use ledger::{Ledger, Released};
+pub(crate) use ledger::{Ledger, PairEpoch, Released};
 pub(crate) use policies::{MAX_IN_NAMESPACE, PolicyReach, SharedLimit, Standing, Supply};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use scope::Scope;
@@ -152,10 +153,11 @@ pub(crate) struct Decided {
 pub(crate) fn decide(facts: &Facts, before: &State, released: &Released, now: Timestamp) -> Decided {
     let run = before.run + 1;
     let mut ledger = Ledger::clone(&before.ledger);
-    ledger.free(released, now);
+    ledger.free(facts, released, now);
     ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
     let outcome = arbitrate::arbitrate(facts, before, &ledger);
-    ledger.settle(&outcome.claims, run);
+    ledger.settle(facts, &outcome.claims, run);
+    ledger.fence(facts);
     ledger.forget(facts);
     let state = State {
         run,

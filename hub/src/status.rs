@@ -26,6 +26,7 @@ use crate::writer::Writer;
 
 mod callers;
 mod events;
+mod fenced;
 mod finding;
 mod leader;
 mod member;

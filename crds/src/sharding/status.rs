@@ -23,7 +23,7 @@ pub struct ShardingConfigStatus {
     /// metadata.generation that the rest of the status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable, OneLeader.
+    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable, OneLeader, HandoverFenced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,

@@ -7,7 +7,7 @@ use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
 use super::callers::{caller_selector, runs_in};
-use super::{Accepted, Ref, Scope, World};
+use super::{Accepted, Ref, Scope, World, fence};
 use crate::facts::Facts;
 use crate::settings::Settings;
 
@@ -25,6 +25,7 @@ pub(super) fn render(facts: &Facts, settings: &Settings, world: &World) -> BTree
                 labelled_kinds: kinds.clone(),
                 caller_selectors: selectors(cluster, accepted),
                 routers: Some(who_acts_in(cluster, &routers)),
+                fences: fence::orders(facts, &world.state.ledger, cluster),
             };
             (cluster.clone(), config)
         })
