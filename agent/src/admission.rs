@@ -152,7 +152,7 @@ impl Admission {
             served: true,
             ..Found::default()
         };
-        for policy in Policy::ALL {
+        for policy in Policy::OF_LABELS {
             let Some(object) = self.read((policy, false)).await? else {
                 found.served &= policy != Policy::Labels;
                 continue;
@@ -280,7 +280,7 @@ impl Admission {
 
     /// Returns when somebody changed, made or removed one of the objects.
     async fn until_touched(&self, generations: &Generations, served: bool) {
-        let policies = Policy::ALL
+        let policies = Policy::OF_LABELS
             .into_iter()
             .filter(|policy| served || *policy != Policy::Labels);
         let objects = policies.flat_map(|policy| [(policy, false), (policy, true)]);

@@ -11,6 +11,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
+use portolan_crds::labels::FENCE_EPOCH;
 use portolan_wire::v1::NamespaceFact;
 
 use crate::explain::watch_broke;
@@ -45,7 +46,9 @@ pub(crate) async fn run(client: Client, facts: Arc<NamespaceFacts>, metrics: Met
 }
 
 fn fact(metadata: ObjectMeta) -> NamespaceFact {
+    let epoch = metadata.annotations.as_ref().and_then(|all| all.get(FENCE_EPOCH));
     NamespaceFact {
+        epoch: epoch.and_then(|epoch| epoch.parse().ok()),
         name: metadata.name.unwrap_or_default(),
         uid: metadata.uid.unwrap_or_default(),
         labels: metadata.labels.unwrap_or_default().into_iter().collect(),

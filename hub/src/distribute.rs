@@ -5,7 +5,7 @@
 //! routers what they need. While the ledger cannot be written, what was decided last stays in force, rendered by the facts
 //! as they are. Sessions and `status` read the published world.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tracing::Span;
 
 use crate::acks::Acks;
-use crate::compile::{Decided, Released, State, World, decide, render};
+use crate::compile::{Decided, Ledger, PairEpoch, Released, State, World, decide, render};
 use crate::index::Index;
 use crate::ledger::{self, LedgerError, Store};
 use crate::metrics::Metrics;
@@ -46,6 +46,9 @@ const POLL: Duration = Duration::from_secs(1);
 /// for the slowest write in every move would make all of them slow, and could not be sure either: of a write whose
 /// connection broke nobody knows when it ends.
 const RELEASE_DWELL: Duration = Duration::from_secs(5);
+
+/// An API server carries nothing out that it took in longer ago: its `--request-timeout`, a minute unless somebody sets it.
+const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A world as it is handed to sessions.
 #[derive(Debug, Clone, Default)]
@@ -83,6 +86,7 @@ impl Distributor {
         };
         alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut dwells = Dwells::default();
+        let mut crossings = Crossings::default();
         let mut writes = Writes::default();
         let mut decided = None;
         if !state.is_empty() {
@@ -92,7 +96,9 @@ impl Distributor {
             alarms.facts.mark_unchanged();
             alarms.acks.mark_unchanged();
             let seen = self.acks.released(state.ledger.releasing());
-            let released = dwells.observe(seen, state.run, Instant::now());
+            let mut released = dwells.observe(seen, state.run, Instant::now());
+            released.saying_epochs = self.acks.say_epochs(state.ledger.releasing());
+            released.over = crossings.observe(&self.index, &self.acks, &state.ledger, Instant::now());
             // Faults that have ended by then are over in what is published from here on.
             let now = Timestamp::now();
             if writes.have_failed() {
@@ -295,6 +301,8 @@ impl Dwells {
     /// where there are no routers at all.
     fn observe(&mut self, seen: Released, last: u64, now: Instant) -> Released {
         self.of_shard.retain(|shard, _| seen.of_shard.contains_key(shard));
+        let let_go = seen.of_shard.iter();
+        let let_go = let_go.map(|(shard, run)| (shard.clone(), (*run).min(last))).collect();
         let of_shard = seen.of_shard.into_iter().map(|(shard, run)| {
             let dwell = self.of_shard.entry(shard.clone()).or_default();
             (shard, dwell.observe(run.min(last), now))
@@ -302,6 +310,8 @@ impl Dwells {
         Released {
             of_shard: of_shard.collect(),
             by_all: self.by_all.observe(seen.by_all.min(last), now),
+            let_go,
+            ..Released::default()
         }
     }
 }
@@ -326,6 +336,31 @@ impl Dwell {
             self.seen.drain(..ripe);
             self.seen[0].0
         })
+    }
+}
+
+/// When members were first known to refuse what still arrives of pairs that are being released. By a clock that does not jump.
+#[derive(Debug, Default)]
+struct Crossings(BTreeMap<PairEpoch, Instant>);
+
+impl Crossings {
+    /// Pairs to which nothing is open that their member took before it began to refuse: every router has heard all its answers,
+    /// or they have no more time to be carried out.
+    fn observe(&mut self, index: &Index, acks: &Acks, ledger: &Ledger, now: Instant) -> BTreeSet<PairEpoch> {
+        let closing: BTreeMap<_, _> = ledger.closing().collect();
+        self.0.retain(|pair, _| closing.contains_key(pair));
+        let closed = index.read(|facts| {
+            let closed = |pair: &&PairEpoch| facts.is_fenced(&pair.0, &pair.1, pair.2 + 1);
+            closing.keys().filter(closed).cloned().collect::<Vec<_>>()
+        });
+        for pair in closed {
+            self.0.entry(pair).or_insert(now);
+        }
+        let is_over = |(pair, since): &(&PairEpoch, &Instant)| {
+            now - **since >= REQUEST_TIMEOUT || closing.get(pair).is_some_and(|shard| acks.are_answered(shard, pair))
+        };
+        let over = self.0.iter().filter(is_over);
+        over.map(|(pair, _)| pair.clone()).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_crds::names::RESTORED;
 use portolan_crds::{
     ConditionReason, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, RouterStatus, ShardName,
@@ -159,6 +160,8 @@ pub(crate) struct AgentReport {
     pub(crate) excess: Vec<v1::ExcessSelector>,
     /// What is wrong with the member's admission policies; empty: nothing.
     pub(crate) policies: String,
+    /// How far the orders to fence namespaces are, by namespace.
+    pub(crate) fences: BTreeMap<String, v1::FenceState>,
     /// Why a signing key of it that was proven is not taken.
     pub(crate) refused_key: Option<String>,
 }
@@ -168,6 +171,8 @@ pub(crate) struct Namespace {
     pub(crate) uid: String,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) terminating: bool,
+    /// Its annotation: the member refuses writes that say another epoch.
+    pub(crate) epoch: Option<u64>,
 }
 
 /// What routers are told of a kind's coverage: figures only while something is missing. Objects come and go all the time,
@@ -221,6 +226,28 @@ impl Facts {
     pub(crate) fn withdrawn(&self, cluster: &str) -> Option<&Pin> {
         let member = self.members.get(cluster).filter(|member| !member.accept)?;
         self.pins.get(cluster).filter(|pin| pin.member_uid == member.uid)
+    }
+
+    /// Whether the member lets routers say the epoch of their writes; `None`: that is not known.
+    pub(crate) fn can_fence(&self, cluster: &str) -> Option<bool> {
+        if !self.members.get(cluster).is_some_and(|member| member.accept) {
+            return Some(false);
+        }
+        let allowed = self.agents.get(cluster)?.allowed.as_ref()?;
+        let has = |key: &str| allowed.extras.iter().any(|known| known == key);
+        Some(has(FENCE_SHARD) && has(FENCE_EPOCH))
+    }
+
+    /// Whether the member refuses what writes to the namespace in another epoch than this one. Also if there is no such
+    /// namespace: one that is made has no annotation, and takes no write that says its epoch.
+    pub(crate) fn is_fenced(&self, cluster: &str, namespace: &str, epoch: u64) -> bool {
+        let Some(agent) = self.agents.get(cluster) else {
+            return false;
+        };
+        let state = agent.fences.get(namespace);
+        let closed = state.is_some_and(|state| state.closed && state.epoch == epoch);
+        let known = agent.namespaces.as_ref();
+        closed && known.is_some_and(|known| known.get(namespace).is_none_or(|one| one.epoch == Some(epoch)))
     }
 
     /// The last known inventory of a member; `None` while its agent has not reported one to this process.

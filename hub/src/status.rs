@@ -29,6 +29,7 @@ use crate::writer::Writer;
 
 mod callers;
 mod events;
+mod fenced;
 mod finding;
 mod leader;
 mod member;

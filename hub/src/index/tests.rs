@@ -59,6 +59,7 @@ fn arrivals() -> Vec<Arrival> {
     let allowed = Report::Allowed(v1::Allowed {
         service_accounts: vec!["b/b".into(), "a/a".into()],
         users: Vec::new(),
+        extras: Vec::new(),
     });
     vec![
         Arrival::Member(member("east", good())),
@@ -436,6 +437,7 @@ fn what_no_api_server_gives_out_is_refused() {
         Report::Allowed(v1::Allowed {
             service_accounts: vec!["x".repeat(length)],
             users: Vec::new(),
+            extras: Vec::new(),
         })
     };
     let router = gateway(&mut facts);

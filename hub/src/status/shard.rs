@@ -9,7 +9,7 @@ use portolan_crds::{
 use super::finding::{nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
-use super::{Sources, callers, leader, reach, root};
+use super::{Sources, callers, fenced, leader, reach, root};
 use crate::compile::{Verdict, World, some_of};
 use crate::facts::ShardObject;
 
@@ -49,6 +49,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         resolved(sources.facts, verdict, accepted.is_some()),
         reach::members_reachable(world, name, verdict, accepted, routers),
         leader::one_leader(sources.facts, name, accepted, routers, now),
+        fenced::handover_fenced(sources, name, accepted),
     ];
     status.clusters = clusters(world, name, verdict);
     status.callers = Some(callers);

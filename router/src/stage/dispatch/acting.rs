@@ -1,13 +1,16 @@
-//! A member that does not let the router act with the groups, uid or extras of a user: what its refusal means for people.
+//! A member that does not let the router act with the groups, uid or extras of a user, or for the owner of a namespace: what
+//! its refusal means.
 //!
 //! Which users it lets the router act as the router knows (`plan::forward`); of the rest only the member's own RBAC tells, in
 //! words about the router's ServiceAccount. Caller: `send`.
 
 use http::{Response, StatusCode};
 use memchr::memmem;
+use portolan_crds::labels::POLICY_FENCE;
 
 use super::Run;
 use super::outcome::{fault_of, proxies};
+use crate::decision::plan::WriteGrant;
 use crate::resource::upstream::{Body, Broke, UpstreamError, gather};
 use crate::value::classify::Impersonation;
 use crate::value::fault::Fault;
@@ -24,7 +27,8 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
     let act_as = &forward.act_as;
     let more = !act_as.groups.is_empty() || act_as.uid.is_some() || !act_as.extras.is_empty();
     let is_status = Media::of_content(response.headers()).is_some() && !proxies(&run.leg);
-    if response.status() != StatusCode::FORBIDDEN || !more || !is_status {
+    let fenced = forward.grant.as_ref().filter(|grant| grant.fenced);
+    if response.status() != StatusCode::FORBIDDEN || !(more || fenced.is_some()) || !is_status {
         return Ok(response);
     }
     let (head, body) = response.into_parts();
@@ -36,9 +40,25 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
         };
         fault_of(forward, &error)
     })?;
-    match missing(&run.upstream.cluster, act_as, &body) {
+    if let Some(grant) = fenced.filter(|_| memmem::find(&body, POLICY_FENCE.as_bytes()).is_some()) {
+        return Err(fenced_off(&run.upstream.cluster, grant));
+    }
+    match missing(&run.upstream.cluster, act_as, &body).filter(|_| more) {
         Some(message) => Err(Fault::Forbidden(message)),
         None => Ok(Response::from_parts(head, Body::from(body))),
+    }
+}
+
+/// Nothing of it was carried out. The namespace is on its way to another owner, which the next try is told; or it was made
+/// anew, and its annotation is to follow.
+fn fenced_off(cluster: &str, grant: &WriteGrant) -> Fault {
+    Fault::TooManyRequests {
+        message: format!(
+            "member cluster {cluster} does not take writes of epoch {} of namespace {}, which shard {} had last: try again",
+            grant.epoch, grant.namespace, grant.shard
+        ),
+        retry_after_seconds: 1,
+        cluster: Some(cluster.to_owned()),
     }
 }
 
