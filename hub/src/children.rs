@@ -20,7 +20,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::compile::{Decided, Generated, State, Verdict};
-use crate::distribute::Worlds;
+use crate::distribute::{Worlds, news};
 use crate::facts::{Facts, ShardObject};
 use crate::index::Index;
 use crate::metrics::Metrics;
@@ -68,16 +68,7 @@ impl ChildWriter {
     pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
         let mut facts = self.index.status_changes();
         loop {
-            tokio::select! {
-                _ = facts.changed() => {}
-                _ = worlds.changed() => {}
-                () = tokio::time::sleep(REST) => {}
-            }
-            tokio::time::sleep(SETTLE).await;
-            facts.mark_unchanged();
-            let Some(world) = worlds.borrow_and_update().as_ref().map(|one| one.world.clone()) else {
-                continue;
-            };
+            let world = news(&mut facts, &mut worlds, (SETTLE, REST)).await;
             let due = self.index.read(|facts| due(facts, &world.state, &world.shards));
             let due = due.into_iter().map(|(name, change)| ((name, digest(&change)), change));
             let due = due.filter(|(key, _)| !self.writer.rests(key)).collect();

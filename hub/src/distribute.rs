@@ -61,6 +61,27 @@ pub(crate) struct Published {
 /// `None` until the facts are complete for the first time, and while the hub does not know whether it is the hub still.
 pub(crate) type Worlds = watch::Receiver<Option<Published>>;
 
+/// The newest world once facts or world have changed, or `at_most` is over. Changes come in bursts: after the first one it waits
+/// for `settle`, so that one pass does for all.
+pub(crate) async fn news(
+    facts: &mut watch::Receiver<u64>,
+    worlds: &mut Worlds,
+    (settle, at_most): (Duration, Duration),
+) -> Arc<World> {
+    loop {
+        tokio::select! {
+            _ = facts.changed() => {}
+            _ = worlds.changed() => {}
+            () = tokio::time::sleep(at_most) => {}
+        }
+        tokio::time::sleep(settle).await;
+        facts.mark_unchanged();
+        if let Some(published) = worlds.borrow_and_update().as_ref() {
+            return published.world.clone();
+        }
+    }
+}
+
 /// The compiler's loop.
 pub(crate) struct Distributor {
     pub(crate) index: Arc<Index>,

@@ -14,7 +14,7 @@ use portolan_crds::{ShardName, ShardingConfig};
 use serde_json::json;
 
 use crate::compile::World;
-use crate::distribute::Worlds;
+use crate::distribute::{Worlds, news};
 use crate::facts::Facts;
 use crate::index::Index;
 use crate::metrics::Metrics;
@@ -50,16 +50,7 @@ impl Finalizers {
     pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
         let mut facts = self.index.status_changes();
         loop {
-            tokio::select! {
-                _ = facts.changed() => {}
-                _ = worlds.changed() => {}
-                () = tokio::time::sleep(REST) => {}
-            }
-            tokio::time::sleep(SETTLE).await;
-            facts.mark_unchanged();
-            let Some(world) = worlds.borrow_and_update().as_ref().map(|one| one.world.clone()) else {
-                continue;
-            };
+            let world = news(&mut facts, &mut worlds, (SETTLE, REST)).await;
             let mut due = self.index.read(|facts| due(facts, &world));
             due.retain(|step| !self.writer.rests(step));
             let due = due.into_iter().map(|step| (step, ())).collect();

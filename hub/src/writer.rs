@@ -1,6 +1,6 @@
 //! Writes to objects of the hub's API server: a few at a time, each in bounded time, counted; whose write failed rests.
 //!
-//! What is due and how it is written is the caller's. Callers: `status` and `finalize` by a [`Writer`]; `ledger`, which must
+//! What is due and how it is written is the caller's. Callers: `status`, `finalize` and `children` by a [`Writer`]; `ledger`, which must
 //! know what became of each write, by [`all`].
 
 use std::collections::BTreeMap;

@@ -228,8 +228,16 @@ fn supply(rule: &RateLimiting) -> Supply {
     Supply {
         rate,
         least: u32::try_from(part).unwrap_or(WHOLE).min(WHOLE),
-        fills_in: (rate > 0).then(|| Duration::from_millis(burst.saturating_mul(1_000_000) / rate)),
+        fills_in: fills_in(&rule.bucket),
     }
+}
+
+/// How long it takes from empty to full; `None`: for ever, as nothing comes.
+fn fills_in(bucket: &Bucket) -> Option<Duration> {
+    let burst = u32::try_from(bucket.burst).unwrap_or_default();
+    let tokens = u32::try_from(bucket.limit).ok().filter(|tokens| *tokens > 0)?;
+    let interval = parse_go_duration(&bucket.interval).unwrap_or_default();
+    Some(interval.saturating_mul(burst) / tokens)
 }
 
 /// Tokens that come in a second, in thousandths.
@@ -238,7 +246,8 @@ fn rate(bucket: &Bucket) -> u64 {
     let tokens = u128::from(u64::try_from(bucket.limit).unwrap_or_default());
     // A thousand thousandths, and so many nanoseconds in a second.
     let rate = tokens * 1_000 * 1_000_000_000 / interval.max(1);
-    u64::try_from(rate).unwrap_or(u64::MAX)
+    // However little comes, it is not nothing.
+    u64::try_from(rate.max(tokens.min(1))).unwrap_or(u64::MAX)
 }
 
 /// Which policies may hold callers, by namespace.
@@ -352,4 +361,28 @@ fn oldest(policies: &[Holder<'_>], selecting: Vec<usize>) -> Vec<Selecting> {
         is_spared: spared.contains(&index),
     });
     selecting.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_buckets_fill_in_their_time_and_those_of_nothing_never() {
+        let bucket = |burst, limit, interval: &str| Bucket {
+            burst,
+            interval: interval.to_owned(),
+            limit,
+        };
+        let hour = Duration::from_hours(1);
+        assert_eq!(
+            fills_in(&bucket(1, 1, "1h")),
+            Some(hour),
+            "less than a thousandth a second"
+        );
+        assert_eq!(rate(&bucket(1, 1, "1h")), 1, "not nothing");
+        assert_eq!(fills_in(&bucket(100, 50, "1s")), Some(Duration::from_secs(2)));
+        assert_eq!(rate(&bucket(100, 50, "1s")), 50_000);
+        assert_eq!((fills_in(&bucket(5, 0, "1s")), rate(&bucket(5, 0, "1s"))), (None, 0));
+    }
 }

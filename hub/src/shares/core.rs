@@ -129,8 +129,10 @@ impl Core {
             return;
         };
         let revisions = demands.iter().map(|demand| demand.revision).chain([revision]);
-        let revision = revisions.filter(|said| *said < BELIEVED).max().unwrap_or_default();
-        self.revision = self.revision.max(revision);
+        let revision = revisions.max().unwrap_or_default();
+        if revision < BELIEVED {
+            self.revision = self.revision.max(revision);
+        }
         for id in router.hear(&said, revision) {
             if let Some(rule) = self.rules.get_mut(&id) {
                 rule.is_said(router.bound_of(id));

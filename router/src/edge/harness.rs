@@ -77,6 +77,15 @@ pub(crate) struct Router {
 }
 
 /// A client certificate of the hub's CA.
+/// How the router proves who it is, and which clients' certificates it takes.
+fn serving(ca: &CertificateAuthority, trust: Arc<TrustStore>) -> Arc<rustls::ServerConfig> {
+    let serving = ca
+        .issue_server("router", &[ROUTER_NAME], Duration::from_hours(1))
+        .unwrap();
+    let serving = IdentityStore::new(Identity::from_pem(&serving.cert_pem, &serving.key_pem).unwrap());
+    tls::server_config(serving, ClientAuth::Optional(trust), tls::ALPN_HTTP).unwrap()
+}
+
 fn person(ca: &CertificateAuthority, user: &str) -> Arc<IdentityStore> {
     let client = ca.issue_client(user, None, Duration::from_hours(1)).unwrap();
     IdentityStore::new(Identity::from_pem(&client.cert_pem, &client.key_pem).unwrap())
@@ -124,11 +133,7 @@ impl Router {
             request_timeout: bounds.request_timeout,
             tasks: tasks.clone(),
         });
-        let serving = ca
-            .issue_server("router", &[ROUTER_NAME], Duration::from_hours(1))
-            .unwrap();
-        let serving = IdentityStore::new(Identity::from_pem(&serving.cert_pem, &serving.key_pem).unwrap());
-        let config = tls::server_config(serving, ClientAuth::Optional(trust.clone()), tls::ALPN_HTTP).unwrap();
+        let config = serving(&ca, trust.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let accepting = AcceptConfig {

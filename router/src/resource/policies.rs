@@ -7,6 +7,7 @@
 //! long as it is judged, so that it takes tokens from all it meets or from none. Callers: `admit` for each request, `dispatch`
 //! for breakers, `routing` at each swap, `subscribe` for reports and shares, the admin pages.
 
+mod aside;
 mod breakers;
 mod caller;
 mod deferred;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
 mod applying;
+mod columns;
 mod policies;
 mod selectors;
 
@@ -57,7 +58,7 @@ async fn a_real_api_server_agrees() {
     policies::every_field_is_kept(&client).await;
     policies::people_see_the_columns(hub).await;
     applying::judges_before_it_sends(hub, &client).await;
-    people_see_the_columns(hub).await;
+    columns::people_see_the_columns(hub).await;
     selectors::mean_the_same(&client).await;
 }
 
@@ -484,24 +485,4 @@ where
         assert_eq!(typed[part], wanted[part], "the type lacks a field");
         assert_eq!(stored[part], wanted[part], "the schema lacks a field");
     }
-}
-
-async fn people_see_the_columns(hub: &Cluster) {
-    let shards = run(hub, &["get", "shard", "-A"]).await;
-    assert!(
-        shards.lines().any(|line| line
-            .split_whitespace()
-            .take(5)
-            .eq(["operator-demo", "whole", "True", "1", "0"])),
-        "{shards}"
-    );
-    let members = run(hub, &["get", "mc"]).await;
-    assert!(
-        members
-            .lines()
-            .any(|line| line.starts_with("whole") && line.contains("v1.36.3")),
-        "{members}"
-    );
-    let explained = run(hub, &["explain", "shardingconfigs.spec.clusters.namespaces"]).await;
-    assert!(explained.contains("kube-system"), "{explained}");
 }

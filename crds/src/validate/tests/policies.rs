@@ -178,6 +178,44 @@ fn costs_and_recovery() {
     }
 }
 
+/// Words of a resource rule that are none, and which of them are told of.
+const BAD_WORDS: &[Case] = &[
+    (
+        "apiGroups: [apps/v1, Apps]",
+        &["apiGroups[0]: Invalid", "apiGroups[1]: Invalid"],
+    ),
+    (
+        "resources: ['', Pods, pods/, /exec, pods/exec/x, '*/*', 'po*', pods.apps]",
+        &[
+            "resources[0]: Invalid",
+            "resources[1]: Invalid",
+            "resources[2]: Invalid",
+            "resources[3]: Invalid",
+            "resources[4]: Invalid",
+            "resources[5]: Invalid",
+            "resources[6]: Invalid",
+            "resources[7]: Invalid",
+        ],
+    ),
+    (
+        "verbs: [Delete, remove, '', connect]",
+        &[
+            "verbs[0]: Invalid",
+            "verbs[1]: Invalid",
+            "verbs[2]: Invalid",
+            "verbs[3]: Invalid",
+        ],
+    ),
+    (
+        "namespaces: [A, 'a-*']",
+        &["namespaces[0]: Invalid", "namespaces[1]: Invalid"],
+    ),
+    (
+        "clusters: ['', East]",
+        &["clusters[0]: Invalid", "clusters[1]: Invalid"],
+    ),
+];
+
 #[test]
 fn each_word_of_a_resource_rule_is_judged() {
     const ALL: &str = "apiGroups: ['*'], resources: ['*'], verbs: ['*'], namespaces: ['*']";
@@ -193,43 +231,7 @@ fn each_word_of_a_resource_rule_is_judged() {
         );
         assert_eq!(matched(&format!("{{resources: [{{{good}}}]}}")), [""; 0], "{good}");
     }
-    let cases: &[Case] = &[
-        (
-            "apiGroups: [apps/v1, Apps]",
-            &["apiGroups[0]: Invalid", "apiGroups[1]: Invalid"],
-        ),
-        (
-            "resources: ['', Pods, pods/, /exec, pods/exec/x, '*/*', 'po*', pods.apps]",
-            &[
-                "resources[0]: Invalid",
-                "resources[1]: Invalid",
-                "resources[2]: Invalid",
-                "resources[3]: Invalid",
-                "resources[4]: Invalid",
-                "resources[5]: Invalid",
-                "resources[6]: Invalid",
-                "resources[7]: Invalid",
-            ],
-        ),
-        (
-            "verbs: [Delete, remove, '', connect]",
-            &[
-                "verbs[0]: Invalid",
-                "verbs[1]: Invalid",
-                "verbs[2]: Invalid",
-                "verbs[3]: Invalid",
-            ],
-        ),
-        (
-            "namespaces: [A, 'a-*']",
-            &["namespaces[0]: Invalid", "namespaces[1]: Invalid"],
-        ),
-        (
-            "clusters: ['', East]",
-            &["clusters[0]: Invalid", "clusters[1]: Invalid"],
-        ),
-    ];
-    for (words, expected) in cases {
+    for (words, expected) in BAD_WORDS {
         let name = words.split(':').next().unwrap();
         let others: Vec<&str> = ALL.split(", ").filter(|list| !list.starts_with(name)).collect();
         let told = limit(&format!(

@@ -1,5 +1,7 @@
 //! What statuses of policies say, by example.
 
+mod targets;
+
 use std::sync::Arc;
 
 use portolan_crds::condition::MESSAGE_MAX;
@@ -377,96 +379,6 @@ fn state(rule: &str, caller: &str, opened: bool, last_minute: u64) -> v1::RuleSt
         total: last_minute * 2,
         tokens: Some(4),
     }
-}
-
-#[test]
-fn the_worst_rules_come_first_by_caller_and_router() {
-    let mut scene = Scene::new(CALM, slow());
-    scene.router("r", Some("v3")).rules = [
-        state("slow", "east/p", false, 9),
-        state("slow", "east/q", true, 1),
-        state("guard@east", "east/q", false, 0),
-        state("slow", "east/gone", true, 99),
-        state("shared", "", false, 2),
-    ]
-    .into();
-    let status = scene.breaker();
-    let targets: Vec<_> = status
-        .target_status
-        .iter()
-        .map(|target| {
-            let rules: Vec<_> = target
-                .limiting_snapshots
-                .iter()
-                .map(|rule| rule.name.as_str())
-                .collect();
-            (
-                target.pod_name.as_str(),
-                target.cluster.as_str(),
-                target.router.as_str(),
-                rules,
-            )
-        })
-        .collect();
-    assert_eq!(
-        targets,
-        [
-            ("pod-q", "east", "r", vec!["slow", "guard@east"]),
-            ("pod-p", "east", "r", vec!["slow"]),
-            ("", "", "r", vec!["shared"]),
-        ]
-    );
-    assert_eq!(status.opened, Some(1));
-    let slow = json!(status.target_status[0].limiting_snapshots[0]);
-    assert_eq!(
-        slow,
-        json!({
-            "name": "slow", "state": "Opened", "reason": "LimitExceeded", "lastTransitionTime": "1970-01-01T00:00:07Z",
-            "refusedLastMinute": 1, "refusedTotal": 2, "tokens": 4,
-        })
-    );
-    scene.routers.get_mut("r").unwrap().left = Some(Instant::now());
-    assert!(
-        scene.breaker().target_status.is_empty(),
-        "of whom nothing is heard nothing is told"
-    );
-}
-
-#[test]
-fn a_status_is_bounded_and_all_that_is_opened_is_counted() {
-    let mut scene = Scene::new(CALM, slow());
-    let rules = (0..900).map(|number| state(&format!("r{number}"), "east/p", number % 3 == 0, 1));
-    let rules: Vec<_> = rules.collect();
-    scene.router("r", Some("v3")).rules = rules.into();
-    let status = scene.breaker();
-    let shown: usize = status
-        .target_status
-        .iter()
-        .map(|target| target.limiting_snapshots.len())
-        .sum();
-    assert_eq!((shown, status.opened), (200, Some(300)));
-    let all_opened = status.target_status[0]
-        .limiting_snapshots
-        .iter()
-        .all(|rule| rule.state == portolan_crds::circuit_breaker::LimitingState::Opened);
-    assert!(all_opened);
-}
-
-#[test]
-fn what_was_injected_is_told_by_caller_and_router() {
-    let mut scene = Scene::new(SHAKE, json!({"selector": {}}));
-    let state = v1::RuleState {
-        policy: SHAKE.to_owned(),
-        ..state("late", "east/p", false, 3)
-    };
-    scene.router("r", Some("v3")).rules = [state].into();
-    let Some(PolicyStatus::Fault(status)) = scene.status() else {
-        panic!("a FaultInjection")
-    };
-    assert_eq!(
-        json!(status.target_status),
-        json!([{"podName": "pod-p", "cluster": "east", "router": "r", "name": "late", "injectedLastMinute": 3, "injectedTotal": 6}])
-    );
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Breakers that CircuitBreakers give their callers: one for each policy, name, caller and member, made when the caller first
 //! asks the member.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use parking_lot::Mutex;
 use portolan_crds::circuit_breaker::CallerBreaker;
 use tokio::sync::watch;
 
-use super::caller::ASIDE;
+use super::aside::{ASIDE, MOST_ASIDE};
 use crate::decision::policy::{Recent, Tick};
 use crate::resource::breaker::{Beside, BesidePass, Settings};
 use crate::value::policy::Policy;
@@ -134,6 +136,32 @@ impl CallerBreakers {
             }
             kept.is_some()
         });
+        self.bound();
+    }
+
+    /// Takes out what is laid aside beyond [`MOST_ASIDE`] of a caller: policies that are made anew all the time fill no memory.
+    fn bound(&self) {
+        let mut of_callers: HashMap<CallerKey, Vec<(Tick, BreakerKey)>> = HashMap::new();
+        for entry in &self.all {
+            if let Some(until) = *entry.value().aside.lock() {
+                let key = entry.key();
+                of_callers
+                    .entry(key.caller.clone())
+                    .or_default()
+                    .push((until, key.clone()));
+            }
+        }
+        for mut aside in of_callers.into_values().filter(|aside| aside.len() > MOST_ASIDE) {
+            aside.sort_by_key(|(until, _)| Reverse(*until));
+            for (_, key) in &aside[MOST_ASIDE..] {
+                self.all.remove(key);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// Tells each of them that is in force.

@@ -4,20 +4,17 @@
 //! has no state: it is as it begins. Rules of a policy that holds the caller no more are laid aside for a while: leaving a
 //! selection and coming back brings no tokens, and closes nothing. Owner: `policies`, which locks it.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use super::aside::{ASIDE, MOST_ASIDE};
 use super::deferred::{Deferred, Own, State};
 use super::shared::{SharedRules, is_same};
 use crate::decision::policy::{Judged, Met, RuleState, Tick, judge};
 use crate::value::policy::{CallerPolicies, Limit, Policy, Rows};
-
-/// How long a rule is laid aside, in nanoseconds: longer than a rollout that changes labels back and forth.
-pub(super) const ASIDE: u64 = 600_000_000_000;
-/// Most rules of a caller that are laid aside: as many as are judged without being slower.
-const MOST_ASIDE: usize = 1_024;
 
 /// All limits of one caller.
 #[derive(Debug)]
@@ -93,7 +90,10 @@ impl CallerRules {
         // An edit that takes a rule out of its policy ends it.
         let holds = |aside: &Aside| of.policies().iter().any(|policy| policy.uid == aside.uid);
         let left = before.into_values().filter(|aside| !holds(aside));
-        next.aside = left.take(MOST_ASIDE).collect();
+        next.aside = left.collect();
+        // Those that were met last are kept: names that come and go push out none of them.
+        next.aside.sort_by_key(|aside| Reverse(aside.until));
+        next.aside.truncate(MOST_ASIDE);
         *self = next;
         closed
     }

@@ -3,12 +3,14 @@
 //! Shares are told whole; what is not named is 0, and so is what nobody has told yet. A rule uses what was told as far as it is
 //! on disk, too: less at once, more once a restart would find it. Owner: `policies`, which locks it after a caller's own rules.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_wire::v1;
 
+use super::aside::{ASIDE, MOST_ASIDE};
 use crate::decision::policy::{Demand, RuleState, Tick};
 use crate::value::policy::{Limit, Policy};
 use crate::value::snapshot::Snapshot;
@@ -20,6 +22,8 @@ type SharedKey = (Arc<str>, Box<str>);
 #[derive(Debug, Default)]
 pub(super) struct SharedRules {
     rules: HashMap<SharedKey, SharedRule>,
+    /// Rules of which no snapshot tells any more, until when: who finds one again finds it as it was left.
+    aside: HashMap<SharedKey, (SharedRule, Tick)>,
     told: ToldShares,
     /// Those that a restart would find.
     safe: ToldShares,
@@ -87,8 +91,13 @@ impl SharedRules {
     pub(super) fn rule(&mut self, policy: &Arc<Policy>, limit: &Arc<Limit>, now: Tick) -> (&Limit, &mut RuleState) {
         let key = key(policy, limit);
         let (full, share) = (self.full, self.share(&key));
-        let begin = || SharedRule::new((policy, limit), (full, share), now);
-        let rule = self.rules.entry(key).or_insert_with(begin);
+        let aside = &mut self.aside;
+        let begin = |key: &SharedKey| {
+            let found = aside.remove(key).map(|(rule, _)| rule);
+            let found = found.filter(|rule| is_same(&rule.limit, limit));
+            found.unwrap_or_else(|| SharedRule::new((policy, limit), (full, share), now))
+        };
+        let rule = self.rules.entry(key).or_insert_with_key(begin);
         (&rule.limit, &mut rule.state)
     }
 
@@ -100,8 +109,14 @@ impl SharedRules {
         for policy in snapshot.policies.values() {
             for limit in policy.limits().iter().filter(|limit| limit.shared) {
                 let key = key(policy, limit);
-                let kept = before.remove(&key).filter(|rule| is_same(&rule.limit, limit));
-                let begin = || SharedRule::new((policy, limit), (full, self.share(&key)), now);
+                let had = before
+                    .remove(&key)
+                    .or_else(|| self.aside.remove(&key).map(|(rule, _)| rule));
+                let share = self.share(&key);
+                // Who had nothing of it before an edit is given some later, of what others begin with now.
+                let full = full && (had.is_none() || share > 0);
+                let kept = had.filter(|rule| is_same(&rule.limit, limit));
+                let begin = || SharedRule::new((policy, limit), (full, share), now);
                 let mut rule = kept.unwrap_or_else(begin);
                 rule.policy = policy.clone();
                 if let Some(at) = policy.closed_at(&limit.name) {
@@ -110,7 +125,24 @@ impl SharedRules {
                 self.rules.insert(key, rule);
             }
         }
+        self.lay_aside(before, snapshot, now);
         closed
+    }
+
+    /// An edit that takes a rule out of its policy ends it. A policy that this router is told of no more may come back: a Pod's
+    /// label changes, or the only caller here is made anew.
+    fn lay_aside(&mut self, left: HashMap<SharedKey, SharedRule>, snapshot: &Snapshot, now: Tick) {
+        let uids: HashSet<_> = snapshot.policies.values().map(|policy| &policy.uid).collect();
+        let left = left.into_iter().filter(|((uid, _), _)| !uids.contains(uid));
+        let until = now.after(ASIDE);
+        self.aside.extend(left.map(|(key, rule)| (key, (rule, until))));
+        self.aside.retain(|_, (_, until)| now < *until);
+        if self.aside.len() > MOST_ASIDE {
+            let mut untils: Vec<_> = self.aside.values().map(|(_, until)| *until).collect();
+            untils.sort_unstable_by_key(|until| Reverse(*until));
+            let least = untils[MOST_ASIDE];
+            self.aside.retain(|_, (_, until)| *until > least);
+        }
     }
 
     /// These are this router's shares from now on; of what grows once they are [`Self::secured`].
@@ -127,10 +159,15 @@ impl SharedRules {
 
     fn use_shares(&mut self, now: Tick) {
         let mut rules = std::mem::take(&mut self.rules);
-        for (key, rule) in &mut rules {
+        let mut aside = std::mem::take(&mut self.aside);
+        let all = rules
+            .iter_mut()
+            .chain(aside.iter_mut().map(|(key, (rule, _))| (key, rule)));
+        for (key, rule) in all {
             rule.state.reshare(&rule.limit, self.share(key), now);
         }
         self.rules = rules;
+        self.aside = aside;
     }
 
     /// A router that used more than it has on disk would say less to the next hub than it uses.

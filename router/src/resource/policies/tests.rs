@@ -1,5 +1,6 @@
 //! State of policies over requests, edits, swaps and shares, under a virtual clock; edits under load are in `load`.
 
+mod breakers;
 mod deferred;
 mod load;
 mod shares;
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 use tokio::time::advance;
 
 use super::*;
-use crate::resource::breaker::Outcome;
 use crate::value::policy::AskedResource;
 use crate::value::snapshot::build::{Applied, Transaction, apply};
 use crate::value::snapshot::told;
@@ -224,7 +224,7 @@ async fn state_goes_with_its_caller_and_with_its_policy() {
     assert_eq!(world.pass("2", 5), 5);
     world.told([caller("1", &[BREAKER])]);
     assert_eq!(world.pass("1", 5), 5, "it is named, but not known");
-    advance(Duration::from_nanos(caller::ASIDE)).await;
+    advance(Duration::from_nanos(aside::ASIDE)).await;
     world.told([caller("3", &[])]);
     assert_eq!(world.policies.callers.len(), 0);
 }
@@ -283,26 +283,6 @@ async fn who_leaves_a_selection_for_a_moment_finds_its_rules_as_it_left_them() {
     })]);
     world.told([caller("1", &[BREAKER])]);
     assert_eq!(world.pass("1", 9), 4);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_breaker_is_as_it_was_for_who_comes_back_soon() {
-    let mut world = breaker_world(&json!([]));
-    for _ in 0..2 {
-        fail(&world, "1", "east");
-    }
-    let minutes = |count: u64| Duration::from_mins(count);
-    world.told([caller("1", &[])]);
-    assert!(!is_refused(&world, "1", "east"));
-    assert_eq!(world.report().rules.len(), 0);
-    advance(minutes(9)).await;
-    world.told([caller("1", &[BREAKER])]);
-    assert!(is_refused(&world, "1", "east"));
-    world.told([caller("1", &[])]);
-    advance(minutes(11)).await;
-    world.told([caller("2", &[])]);
-    world.told([caller("1", &[BREAKER])]);
-    assert!(!is_refused(&world, "1", "east"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -456,105 +436,4 @@ async fn explaining_takes_nothing() {
         (&json!(2), &json!(1)),
         "{page}"
     );
-}
-
-fn breaker_world(clusters: &Value) -> World {
-    let spec = json!({
-        "selector": {},
-        "breakers": [{"name": "own", "clusters": clusters, "consecutiveFailures": 2, "openFor": "1h", "maxOpenFor": "1h"}],
-    });
-    let mut world = World::new(&[]);
-    assert_eq!(world.told([Body::Policy(policy("u1", &spec))]), []);
-    world
-}
-
-fn fail(world: &World, uid: &str, cluster: &str) {
-    let (view, cluster) = (world.view(uid), cluster.into());
-    let view = (&*view, world.snapshot.generation);
-    for pass in world.policies.ask_breakers(view, &cluster, false).unwrap_or_default() {
-        pass.told(Outcome::Failure);
-    }
-}
-
-fn is_refused(world: &World, uid: &str, cluster: &str) -> bool {
-    world
-        .policies
-        .ask_breakers((&world.view(uid), world.snapshot.generation), &cluster.into(), false)
-        .is_err()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_breaker_is_of_one_caller_and_one_member() {
-    let world = breaker_world(&json!(["east", "west"]));
-    for _ in 0..2 {
-        fail(&world, "1", "east");
-        fail(&world, "1", "north");
-    }
-    assert!(is_refused(&world, "1", "east"));
-    for (uid, cluster) in [("1", "west"), ("2", "east"), ("1", "north")] {
-        assert!(!is_refused(&world, uid, cluster), "{uid} {cluster}");
-    }
-    let rules = world.report().rules;
-    let (rule, caller) = (&*rules[0].rule, &*rules[0].caller);
-    assert_eq!(
-        (rule, caller, rules[0].opened, rules[0].total),
-        ("own@east", "east/1", true, 1)
-    );
-    assert_eq!(rules[0].reason, "ConsecutiveFailures");
-    let fault = world
-        .policies
-        .ask_breakers((&world.view("1"), world.snapshot.generation), &"east".into(), true)
-        .unwrap_err();
-    assert_eq!(fault.status_code().as_u16(), 429);
-    assert_eq!(fault.retry_after_seconds(), Some(30));
-}
-
-#[tokio::test(start_paused = true)]
-async fn breakers_keep_their_state_over_edits_of_others_and_are_closed_by_hand() {
-    let mut world = breaker_world(&json!([]));
-    for _ in 0..2 {
-        fail(&world, "1", "east");
-        fail(&world, "1", "west");
-    }
-    let spec = |failures: i64, limit: i64| {
-        json!({
-            "selector": {},
-            "rateLimitings": [self::limit("all", "LimiterOnly", limit, limit)],
-            "breakers": [{"name": "own", "clusters": [], "consecutiveFailures": failures, "openFor": "1h", "maxOpenFor": "1h"}],
-        })
-    };
-    let told = |spec: Value, rule: &str, at: i64| {
-        let closed = v1::ClosedByHand {
-            rule: rule.into(),
-            at_unix_milliseconds: at,
-        };
-        Body::Policy(v1::Policy {
-            closed: vec![closed],
-            ..policy("u1", &spec)
-        })
-    };
-    world.told([told(spec(2, 7), "all", 1)]);
-    assert!(is_refused(&world, "1", "east") && is_refused(&world, "1", "west"));
-    world.told([told(spec(2, 7), "own@east", 1)]);
-    assert!(!is_refused(&world, "1", "east") && is_refused(&world, "1", "west"));
-    world.told([told(spec(2, 7), "own", 2)]);
-    assert!(!is_refused(&world, "1", "west"));
-    fail(&world, "1", "west");
-    world.told([told(spec(3, 7), "own", 2)]);
-    assert_eq!(world.report().rules.len(), 0, "one that changed begins anew");
-}
-
-/// A request that was planned before an edit may ask after it, and first of all.
-#[tokio::test(start_paused = true)]
-async fn a_breaker_is_as_the_newest_snapshot_that_asks_has_it() {
-    let mut world = breaker_world(&json!([]));
-    let (before, generation) = (world.view("1"), world.snapshot.generation);
-    let spec = json!({"selector": {}, "breakers": [{"name": "own", "clusters": [], "consecutiveFailures": 1}]});
-    assert_eq!(world.told([Body::Policy(policy("u1", &spec))]), []);
-    let east = "east".into();
-    let late = || world.policies.ask_breakers((&before, generation), &east, false);
-    assert!(late().is_ok());
-    fail(&world, "1", "east");
-    assert!(is_refused(&world, "1", "east"), "by one failure, as it says now");
-    assert!(late().is_err(), "and nobody goes back to what it said");
 }

@@ -94,13 +94,7 @@ impl History {
                 self.entered(transition);
                 match admission {
                     Admission::Pass(ticket) => self.held.push((ticket, self.states, *probe, self.now)),
-                    Admission::Refuse { retry_in } => {
-                        assert_ne!(before, State::Closed);
-                        assert!(retry_in <= MAX_OPEN_FOR);
-                        let opened = self.opened.unwrap();
-                        let lease = matches!(probe, Probe::Lease | Probe::OtherLease);
-                        assert!(before != State::Open || lease || self.now < opened + MAX_OPEN_FOR);
-                    }
+                    Admission::Refuse { retry_in } => self.may_refuse(before, *probe, retry_in),
                 }
             }
             Step::Record { which, outcome } if !self.held.is_empty() => {
@@ -148,6 +142,15 @@ impl History {
             }
             Step::Wait { millis } => self.now += Duration::from_millis(*millis),
         }
+    }
+
+    /// Nothing is refused that a closed breaker meets, nor for longer than it stays open at most.
+    fn may_refuse(&self, before: State, probe: Probe, retry_in: Duration) {
+        assert_ne!(before, State::Closed);
+        assert!(retry_in <= MAX_OPEN_FOR);
+        let opened = self.opened.unwrap();
+        let lease = matches!(probe, Probe::Lease | Probe::OtherLease);
+        assert!(before != State::Open || lease || self.now < opened + MAX_OPEN_FOR);
     }
 
     /// Open for what leaves renewals alone.

@@ -194,3 +194,19 @@ async fn what_something_else_refuses_takes_no_tokens() {
         "and nobody gets more than there was"
     );
 }
+
+/// A caller's label changes and changes back; or the only caller of this router is made anew.
+#[tokio::test(start_paused = true)]
+async fn a_shared_limit_that_comes_back_is_as_it_was_left() {
+    let mut world = old_router(&[shared(10, 0)]);
+    world.policies.restore(told(1, 1_000_000));
+    assert_eq!(world.pass("1", 20), 10);
+    let policy = Body::Policy(policy("u1", &spec(&[shared(10, 0)])));
+    for share in [1_000_000, 400_000] {
+        world.removed(v1::ResourceKind::Policy, BREAKER);
+        world.policies.restore(told(2, 0));
+        world.told([policy.clone()]);
+        world.policies.restore(told(3, share));
+        assert_eq!(world.pass("1", 20), 0, "it was spent");
+    }
+}

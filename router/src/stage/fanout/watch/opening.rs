@@ -300,15 +300,7 @@ impl Opening {
             link
         });
         let links = links.collect();
-        let mut head = Response::new(Body::Empty);
-        let headers = head.headers_mut();
-        headers.insert(CONTENT_TYPE, kind);
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-        headers.append(VIA, rewrite::VIA_VALUE);
-        let audited = plan.legs.iter().find_map(|leg| leg.forward.warning.as_deref());
-        for warning in audited.and_then(rewrite::warning).into_iter().chain(missing) {
-            headers.append(WARNING, warning);
-        }
+        let mut head = head(&plan, kind, missing);
         let fanouts = &shared.fanouts;
         let asking = &shared.asking;
         // Registered before the first byte: no swap from here on is missed.
@@ -342,6 +334,20 @@ impl Opening {
         };
         head
     }
+}
+
+/// What comes before the first event. `missing`: what the client is to be told that it does not get.
+fn head(plan: &FanOut, kind: HeaderValue, missing: Vec<HeaderValue>) -> Response<Body> {
+    let mut head = Response::new(Body::Empty);
+    let headers = head.headers_mut();
+    headers.insert(CONTENT_TYPE, kind);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.append(VIA, rewrite::VIA_VALUE);
+    let audited = plan.legs.iter().find_map(|leg| leg.forward.warning.as_deref());
+    for warning in audited.and_then(rewrite::warning).into_iter().chain(missing) {
+        headers.append(WARNING, warning);
+    }
+    head
 }
 
 fn link(shared: &Shared, shape: Shape, asked: Asked) -> Link {
