@@ -17,13 +17,14 @@ use portolan_wire::v1::Allowed;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use crate::admission;
 use crate::explain::watch_broke;
-use crate::member::{bounded, watch_config};
+use crate::member::{CallError, bounded, watch_config};
 use crate::metrics::{Metrics, Watched};
 
 /// Selects what `portolanctl` manages.
 const MANAGED: &str = "app.kubernetes.io/managed-by=portolan";
-/// The right to say an epoch comes with `portolanctl join`, and seldom goes. Where an older one was run the agent may not look:
+/// The right to say an epoch comes with `portolanctl join`, as does the policy that compares it, and seldom goes. Where an older one was run the agent may not look:
 /// a watch would fail for ever.
 const LOOK_FOR_EXTRAS: Duration = Duration::from_secs(30);
 /// While the API server does not answer.
@@ -38,7 +39,7 @@ struct Roles {
 
 /// Watches for ever; `allowed` is set once both kinds are listed.
 pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>, metrics: Metrics) {
-    let roles_of_fence = Api::<ClusterRole>::all(client.clone());
+    let looked_by = client.clone();
     // Not told before it is known: that the right is gone would be news.
     let mut extras = None;
     let mut looks = tokio::time::interval(LOOK_FOR_EXTRAS);
@@ -53,7 +54,7 @@ pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>,
             Some(event) = roles.next() => event.map(|event| accounts.apply(event, |role| role.rules)),
             Some(event) = cluster_roles.next() => event.map(|event| users.apply(event, |role| role.rules)),
             _ = looks.tick() => {
-                match extras_of(&roles_of_fence).await {
+                match extras_of(&looked_by).await {
                     Some(now) => extras = Some(now),
                     None => looks.reset_after(LOOK_AGAIN),
                 }
@@ -103,16 +104,22 @@ fn by(accounts: &Roles, users: &Roles) -> Option<Allowed> {
     })
 }
 
-/// The extras of fences that the router may act with, whatever their values; `None`: that cannot be told now.
-async fn extras_of(roles: &Api<ClusterRole>) -> Option<BTreeSet<String>> {
-    let params = ListParams::default().fields(&format!("metadata.name={ROLE_FENCE}"));
-    match bounded(roles.list(&params)).await {
-        Ok(list) => {
-            let rules: Vec<_> = list.items.into_iter().filter_map(|role| role.rules).flatten().collect();
-            Some(extras(&rules))
+/// The extras of fences that the router may act with, whatever their values, where the policy that compares them is there;
+/// `None`: that cannot be told now.
+async fn extras_of(client: &Client) -> Option<BTreeSet<String>> {
+    let found = async {
+        if !admission::is_fenced(client).await? {
+            return Ok(BTreeSet::new());
         }
+        let roles = Api::<ClusterRole>::all(client.clone());
+        let params = ListParams::default().fields(&format!("metadata.name={ROLE_FENCE}"));
+        let list = bounded(roles.list(&params)).await?;
+        let rules: Vec<_> = list.items.into_iter().filter_map(|role| role.rules).flatten().collect();
+        Ok::<_, CallError>(extras(&rules))
+    };
+    match found.await {
         Err(error) if error.status() == Some(403) => Some(BTreeSet::new()),
-        Err(_) => None,
+        found => found.ok(),
     }
 }
 

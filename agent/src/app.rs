@@ -205,6 +205,7 @@ impl Agent {
         let fence = Fence {
             client: client.clone(),
             kubeconfig: self.config.member.kubeconfig.clone(),
+            namespaces: self.subjects.namespaces.clone(),
             told: senders.fences,
         };
         self.spawn("fence", fence.run(self.fences.subscribe()));

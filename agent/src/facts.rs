@@ -1,7 +1,7 @@
 //! What this agent knows of its member and the hub shall know too: maps that watches fill and a stream reads.
 //!
 //! Whoever reports keeps what it has sent and sends the [`difference`]; so a slow or broken stream costs one map, and
-//! never an unbounded queue of events. Callers: `namespaces`, `callers`, `sweep` write, `report` reads.
+//! never an unbounded queue of events. Callers: `namespaces`, `callers`, `sweep` write, `report` and `fence` read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,6 +76,12 @@ impl<K: Ord + Clone, V: PartialEq> FactStore<K, V> {
     pub(crate) fn complete(&self) -> Option<FactMap<K, V>> {
         let state = self.state.lock();
         state.complete.then(|| state.facts.clone())
+    }
+
+    /// One fact, or that there is none; `None`: nobody knows yet.
+    pub(crate) fn get(&self, key: &K) -> Option<Option<Arc<V>>> {
+        let state = self.state.lock();
+        state.complete.then(|| state.facts.get(key).cloned())
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -3,6 +3,7 @@
 //!
 //! The annotation only grows, and the agent alone may set it. What an API server does is seen by dry runs as the agent itself,
 //! over a new connection each time; how many there are, by their Leases, counted again before it is said that all are seen.
+//! What is closed is compared with the inventory of namespaces as long as it is ordered: one that was made anew is closed anew.
 //! After a restart all is looked at anew. Not here: when a fence is needed, which is the hub's (`docs/semantics.md#handover`).
 //! Callers: `app` runs it, `stream` gives the orders, `report` sends.
 
@@ -22,8 +23,9 @@ use portolan_wire::v1 as wire;
 use tokio::sync::watch;
 
 use self::ask::{Annotated, Connection, annotate, servers};
-use self::closing::{Closing, Standing};
-use crate::member::{self, Repeats};
+use self::closing::{Addresses, Closing, Heard, Standing};
+use crate::facts::FactStore;
+use crate::member;
 
 /// Namespaces to close, with the epoch that is to be the only one.
 pub(crate) type Orders = Arc<BTreeMap<String, u64>>;
@@ -33,41 +35,89 @@ pub(crate) const MAX_ORDERS: usize = 1_000;
 /// Between two looks while something is not closed; API servers see an annotation within milliseconds.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Where something hinders, there is no hurry.
-const LOOK_AGAIN_MAX: Duration = Duration::from_secs(5);
-/// Namespaces that are annotated, or asked about, at once.
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(15);
+/// How often what is closed is compared with the inventory, which costs no request.
+const COMPARE: Duration = Duration::from_secs(1);
+/// Namespaces that are annotated at once.
 const AT_ONCE: usize = 16;
+/// Namespaces that one connection is asked about, one by one, and connections at once.
+const PER_CONNECTION: usize = 64;
+const CONNECTIONS: usize = 4;
 
 /// The task.
 pub(crate) struct Fence {
     pub(crate) client: Client,
     /// For clients of one connection each.
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// The inventory.
+    pub(crate) namespaces: Arc<FactStore<String, wire::NamespaceFact>>,
     /// What the hub is told.
     pub(crate) told: watch::Sender<Option<wire::Fences>>,
 }
 
 type Closings = BTreeMap<String, Closing>;
 
+/// A namespace and the epoch that it is to be in.
+type Order = (String, u64);
+
 impl Fence {
     /// Follows the orders until cancelled.
     pub(crate) async fn run(self, mut orders: watch::Receiver<Orders>) {
         let mut closings = Closings::new();
+        let mut addresses = Addresses::default();
         let mut backoff = Backoff::new(LOOK_AGAIN, LOOK_AGAIN_MAX);
         loop {
             let ordered = orders.borrow_and_update().clone();
             if follow(&mut closings, &ordered) {
                 backoff.reset();
             }
-            let is_open = |closing: &Closing| closing.standing != Standing::Closed;
-            if closings.values().any(is_open) {
-                self.annotate_all(&mut closings).await;
-                self.look(&mut closings).await;
-            }
+            self.compare(&mut closings);
+            self.annotate_all(&mut closings).await;
+            self.look(&mut closings, &mut addresses).await;
             self.tell(&closings);
-            let waits = closings.values().any(is_open);
+            if closings.values().any(Closing::is_in_hurry) {
+                backoff.reset();
+            }
+            let waits = closings.values().any(|closing| closing.standing != Standing::Closed);
+            let due = async {
+                if waits {
+                    backoff.sleep().await;
+                } else {
+                    std::future::pending().await
+                }
+            };
             tokio::select! {
                 changed = orders.changed() => if changed.is_err() { return },
-                () = backoff.sleep(), if waits => {}
+                () = due => {}
+                () = self.until_contradicted(&closings) => {}
+            }
+        }
+    }
+
+    /// Doubts what is closed and, by the inventory, is not.
+    fn compare(&self, closings: &mut Closings) {
+        for (namespace, closing) in closings {
+            if self.contradicts(namespace, closing) {
+                closing.doubt();
+            }
+        }
+    }
+
+    /// The inventory may lag: what it says is a reason to look.
+    fn contradicts(&self, namespace: &String, closing: &Closing) -> bool {
+        let known = self.namespaces.get(namespace);
+        known.is_some_and(|known| !closing.agrees(known.as_deref().map(|fact| (fact.uid.as_str(), fact.epoch))))
+    }
+
+    /// By the clock, not by each change of the inventory: it may change all the time.
+    async fn until_contradicted(&self, closings: &Closings) {
+        loop {
+            tokio::time::sleep(COMPARE).await;
+            if closings
+                .iter()
+                .any(|(namespace, closing)| self.contradicts(namespace, closing))
+            {
+                return;
             }
         }
     }
@@ -75,10 +125,10 @@ impl Fence {
     async fn annotate_all(&self, closings: &mut Closings) {
         let ordered = closings
             .iter_mut()
-            .filter(|(_, closing)| closing.standing == Standing::Ordered);
+            .filter(|(_, closing)| matches!(closing.standing, Standing::Ordered | Standing::Doubted));
         let annotating = stream::iter(ordered).for_each_concurrent(AT_ONCE, |(namespace, closing)| async move {
             match annotate(&self.client, namespace, closing.epoch).await {
-                Ok(Annotated::Set) => closing.annotated(),
+                Ok(Annotated::Set { uid, anew }) => closing.annotated(&uid, anew),
                 Ok(Annotated::Gone) => closing.gone(),
                 Ok(Annotated::Raced) => {}
                 Ok(Annotated::Beyond(known)) => {
@@ -93,51 +143,62 @@ impl Fence {
         annotating.await;
     }
 
-    /// Asks one API server about all that are annotated, and closes those of which all have been seen.
-    async fn look(&self, closings: &mut Closings) {
-        if !closings.values().any(|one| one.standing == Standing::Annotated) {
+    /// Asks API servers about all that are annotated, and closes those of which all have been seen.
+    async fn look(&self, closings: &mut Closings, addresses: &mut Addresses) {
+        let annotated = closings.iter().filter(|(_, one)| one.standing == Standing::Annotated);
+        let annotated: Vec<Order> = annotated
+            .map(|(namespace, one)| (namespace.clone(), one.epoch))
+            .collect();
+        if annotated.is_empty() {
             return;
         }
-        let looked = self.ask(closings).await;
-        let counted = match looked {
-            Ok(()) => servers(&self.client).await.map_err(|error| Chain(&error).to_string()),
-            Err(reason) => Err(reason),
-        };
-        match counted {
-            Ok(servers) => closings.values_mut().for_each(|closing| closing.count(servers)),
-            Err(reason) => {
-                tracing::warn!(reason, "cannot ask the API servers about fences");
-                let open = closings.values_mut().filter(|one| one.standing == Standing::Annotated);
-                open.for_each(|closing| closing.message.clone_from(&reason));
+        let ask = |orders: &[Order]| {
+            let orders = orders.to_vec();
+            async move {
+                let answer = self.ask(&orders).await;
+                (orders, answer)
             }
+        };
+        let asking: Vec<_> = annotated.chunks(PER_CONNECTION).map(ask).collect();
+        let asked: Vec<_> = stream::iter(asking).buffer_unordered(CONNECTIONS).collect().await;
+        let servers = servers(&self.client).await.map_err(|error| Chain(&error).to_string());
+        for (orders, answer) in asked {
+            if let Ok((server, _)) = &answer {
+                addresses.saw(server);
+            } else if let Err(reason) = &answer {
+                tracing::warn!(reason, "cannot ask an API server about fences");
+            }
+            for (place, (namespace, _)) in orders.iter().enumerate() {
+                let Some(closing) = closings.get_mut(namespace) else {
+                    continue;
+                };
+                match &answer {
+                    Ok((server, heard)) => closing.heard(server, heard[place].clone()),
+                    Err(reason) => closing.silent(reason),
+                }
+            }
+        }
+        let open = closings.values_mut();
+        match servers {
+            Ok(servers) => open.for_each(|closing| closing.count(servers, *addresses)),
+            Err(reason) => open.for_each(|closing| closing.silent(&reason)),
         }
     }
 
-    /// Nothing counts unless it was one API server to the end.
-    async fn ask(&self, closings: &mut Closings) -> Result<(), String> {
-        let client = member::connect(self.kubeconfig.as_deref(), Repeats::Caller).await;
+    /// What one API server does, over a connection of its own. Nothing counts unless it was one API server to the end.
+    async fn ask(&self, orders: &[Order]) -> Result<(String, Vec<Heard>), String> {
+        let client = member::connect_once(self.kubeconfig.as_deref()).await;
         let client = client.map_err(|error| format!("{error:#}"))?;
         let words = |error: member::CallError| Chain(&error).to_string();
         let connection = Connection::open(client).await.map_err(words)?;
-        let annotated = closings.iter().filter(|(_, one)| one.standing == Standing::Annotated);
-        let annotated: Vec<_> = annotated
-            .map(|(namespace, one)| (namespace.clone(), one.epoch))
-            .collect();
-        let connection = &connection;
-        let probing = stream::iter(annotated).map(async |(namespace, epoch)| {
-            let heard = connection.probe(&namespace, epoch).await;
-            (namespace, heard)
-        });
-        let heard: Vec<_> = probing.buffer_unordered(AT_ONCE).collect().await;
+        let mut heard = Vec::with_capacity(orders.len());
+        for (namespace, epoch) in orders {
+            heard.push(connection.probe(namespace, *epoch).await);
+        }
         if !connection.is_same().await.map_err(words)? {
-            return Ok(());
+            return Err("requests over one connection are answered by different API servers".to_owned());
         }
-        for (namespace, heard) in heard {
-            if let Some(closing) = closings.get_mut(&namespace) {
-                closing.heard(connection.server(), heard);
-            }
-        }
-        Ok(())
+        Ok((connection.server().to_owned(), heard))
     }
 
     fn tell(&self, closings: &Closings) {
@@ -180,7 +241,7 @@ mod tests {
         let mut closings = Closings::new();
         let orders = |all: &[(&str, u64)]| all.iter().map(|(name, epoch)| ((*name).to_owned(), *epoch)).collect();
         assert!(follow(&mut closings, &orders(&[("a", 2), ("b", 3)])));
-        closings.values_mut().for_each(Closing::annotated);
+        closings.values_mut().for_each(|closing| closing.annotated("u", true));
         assert!(!follow(&mut closings, &orders(&[("a", 2)])));
         assert_eq!(closings.len(), 1);
         assert_eq!(closings["a"].standing, Standing::Annotated);

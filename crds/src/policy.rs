@@ -16,6 +16,8 @@
 
 mod fence;
 
+pub use self::fence::{REFUSED_GRANT_OVER, REFUSED_NO_GRANT, annotated_epoch, epoch_annotation};
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
@@ -238,14 +240,20 @@ fn held() -> Value {
     ])
 }
 
-/// One annotation of a Namespace may be set, and grow.
+/// One annotation of a Namespace may be set, for this Namespace and no other of its name, and grow.
 fn same_notes() -> String {
     let key = literal(FENCE_EPOCH);
+    let is_own = |notes: &str| fence::is_own(&format!("variables.{notes}[k]"), "object");
+    let epoch = |notes: &str| format!("int(variables.{notes}[k].split(\".\")[0])");
     format!(
         "variables.notes.all(k, k in variables.oldNotes && variables.notes[k] == variables.oldNotes[k] \
-            || (k == {key} && {IS_NAMESPACE} \
-                && (!(k in variables.oldNotes) || int(variables.notes[k]) > int(variables.oldNotes[k])))) \
-        && variables.oldNotes.all(k, k in variables.notes)"
+            || (k == {key} && {IS_NAMESPACE} && {} \
+                && (!(k in variables.oldNotes) || !{} || {} > {}))) \
+        && variables.oldNotes.all(k, k in variables.notes)",
+        is_own("notes"),
+        is_own("oldNotes"),
+        epoch("notes"),
+        epoch("oldNotes")
     )
 }
 

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::Status;
 use kube::{Api, Client, ResourceExt};
-use portolan_crds::labels::{FENCE_EPOCH, MANAGER_AGENT, POLICY_FENCE};
-use portolan_crds::policy::agent_user;
+use portolan_crds::labels::{FENCE_EPOCH, MANAGER_AGENT};
+use portolan_crds::policy::{REFUSED_GRANT_OVER, REFUSED_NO_GRANT, agent_user, annotated_epoch, epoch_annotation};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -25,13 +26,18 @@ const PROBED: &str = "default";
 /// What became of an order to set the annotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Annotated {
-    Set,
+    Set {
+        /// Of the Namespace.
+        uid: String,
+        /// It was not before.
+        anew: bool,
+    },
     /// There is no such Namespace.
     Gone,
     /// Somebody wrote the Namespace meanwhile: to be tried again.
     Raced,
     /// It says more already.
-    Beyond(String),
+    Beyond(u64),
 }
 
 /// Sets the annotation, which only grows: by compare and set.
@@ -43,23 +49,24 @@ pub(crate) async fn annotate(client: &Client, namespace: &str, epoch: u64) -> Re
     let Some(found) = list.items.into_iter().next() else {
         return Ok(Annotated::Gone);
     };
-    if let Some(known) = found.annotations().get(FENCE_EPOCH) {
-        match known.parse::<u64>() {
-            Ok(known) if known == epoch => return Ok(Annotated::Set),
-            Ok(known) if known < epoch => {}
-            _ => return Ok(Annotated::Beyond(known.clone())),
-        }
+    let uid = found.uid().unwrap_or_default();
+    let annotation = found.annotations().get(FENCE_EPOCH);
+    // One of another Namespace of this name, or of nobody's making, counts for nothing.
+    match annotation.and_then(|annotation| annotated_epoch(annotation, &uid)) {
+        Some(known) if known == epoch => return Ok(Annotated::Set { uid, anew: false }),
+        Some(known) if known > epoch => return Ok(Annotated::Beyond(known)),
+        _ => {}
     }
     let patch = Patch::Merge(json!({ "metadata": {
         "resourceVersion": found.resource_version(),
-        "annotations": { FENCE_EPOCH: epoch.to_string() },
+        "annotations": { FENCE_EPOCH: epoch_annotation(epoch, &uid) },
     } }));
     let params = PatchParams {
         field_manager: Some(MANAGER_AGENT.to_owned()),
         ..PatchParams::default()
     };
     match bounded(namespaces.patch_metadata(namespace, &params, &patch)).await {
-        Ok(_) => Ok(Annotated::Set),
+        Ok(_) => Ok(Annotated::Set { uid, anew: true }),
         Err(error) if error.status() == Some(404) => Ok(Annotated::Gone),
         Err(error) if error.status() == Some(409) => Ok(Annotated::Raced),
         Err(error) => Err(error),
@@ -94,7 +101,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// By a client that has no connection yet.
+    /// By a client of one connection, which it has not made yet.
     pub(crate) async fn open(client: Client) -> Result<Self, CallError> {
         let server = address(&client).await?;
         Ok(Self { client, server })
@@ -105,7 +112,7 @@ impl Connection {
         &self.server
     }
 
-    /// Whether it is still the same API server that answers: the client may have connected anew.
+    /// Whether it is still the same API server that answers: something between may spread the requests of a connection.
     pub(crate) async fn is_same(&self) -> Result<bool, CallError> {
         Ok(address(&self.client).await? == self.server)
     }
@@ -114,12 +121,13 @@ impl Connection {
     pub(crate) async fn probe(&self, namespace: &str, epoch: u64) -> Heard {
         match self.write(namespace, epoch.saturating_sub(1)).await {
             Probed::Refused => {}
-            Probed::Admitted => return Heard::NotYet,
+            Probed::Admitted => return Heard::NotRefused,
+            Probed::NotKnown => return Heard::NotYet,
             Probed::Unclear(reason) => return Heard::Unclear(reason),
         }
         match self.write(namespace, epoch).await {
             Probed::Admitted => Heard::GoesByIt,
-            Probed::Refused => Heard::NotYet,
+            Probed::Refused | Probed::NotKnown => Heard::NotYet,
             Probed::Unclear(reason) => Heard::Unclear(reason),
         }
     }
@@ -142,19 +150,23 @@ impl Connection {
         };
         match bounded(self.client.request_text(request)).await {
             Ok(_) => Probed::Admitted,
-            Err(CallError::Kube(kube::Error::Api(status)))
-                if status.code == 403 && status.message.contains(&format!("'{POLICY_FENCE}'")) =>
-            {
-                Probed::Refused
-            }
+            Err(CallError::Kube(kube::Error::Api(status))) if refuses(&status, REFUSED_GRANT_OVER) => Probed::Refused,
+            // It has not seen the annotation.
+            Err(CallError::Kube(kube::Error::Api(status))) if refuses(&status, REFUSED_NO_GRANT) => Probed::NotKnown,
             Err(error) => Probed::Unclear(format!("a probe of ServiceAccount {namespace}/{PROBED}: {error}")),
         }
     }
 }
 
+fn refuses(status: &Status, why: &str) -> bool {
+    status.code == 403 && status.message.contains(why)
+}
+
 enum Probed {
     Admitted,
     Refused,
+    /// There is no annotation that it knows.
+    NotKnown,
     Unclear(String),
 }
 
@@ -204,7 +216,7 @@ mod tests {
             let client = answering(move |method, path| {
                 let list = json!({
                     "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {},
-                    "items": [{"metadata": {"name": "a", "resourceVersion": "7", "annotations": annotations}}],
+                    "items": [{"metadata": {"name": "a", "uid": "u", "resourceVersion": "7", "annotations": annotations}}],
                 });
                 match (method.as_str(), path) {
                     ("GET", "/api/v1/namespaces") => Ok(list),
@@ -215,9 +227,15 @@ mod tests {
             annotate(&client, "a", epoch).await.unwrap()
         };
         assert_eq!(annotate_at(None, 1).await, Annotated::Raced);
-        assert_eq!(annotate_at(Some("4"), 5).await, Annotated::Raced);
-        assert_eq!(annotate_at(Some("5"), 5).await, Annotated::Set);
-        assert_eq!(annotate_at(Some("6"), 5).await, Annotated::Beyond("6".to_owned()));
-        assert_eq!(annotate_at(Some("x"), 5).await, Annotated::Beyond("x".to_owned()));
+        assert_eq!(annotate_at(Some("4.u"), 5).await, Annotated::Raced);
+        let set = Annotated::Set {
+            uid: "u".to_owned(),
+            anew: false,
+        };
+        assert_eq!(annotate_at(Some("5.u"), 5).await, set);
+        assert_eq!(annotate_at(Some("6.u"), 5).await, Annotated::Beyond(6));
+        for foreign in ["6.v", "5.v", "6", "x"] {
+            assert_eq!(annotate_at(Some(foreign), 5).await, Annotated::Raced, "{foreign}");
+        }
     }
 }
