@@ -3,19 +3,31 @@
 //!
 //! Of a pair it is said that its writes are answered only where that is known of all of them. A write whose answer never came
 //! may still be carried out; and what an earlier process of this router's name has sent nobody can tell, so that of grants
-//! that there were when this one was told for the first time nothing is said. Callers: `dispatch` counts, `subscribe` reports.
+//! that there were when this one was told for the first time nothing is said.
+//!
+//! Also which namespaces have no annotation, as their member said when it refused a write: they were made anew. Until the agent
+//! has annotated such a one its owner's writes say no epoch. They would be admitted whoever the owner is by then, so that they
+//! leave only while this router hears the hub: without that nobody waits for it, and the namespace may be another's. Callers:
+//! `dispatch` counts and asks, `subscribe` reports.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
 use portolan_wire::v1;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::value::snapshot::{GrantState, Snapshot};
+
+/// How long writes say no epoch before one says it again. Agents annotate within a second, if they are there.
+const BARE_FOR: Duration = Duration::from_secs(5);
+/// More that are made anew in a few seconds are refused for that long.
+const MAX_BARE: usize = 10_000;
 
 /// Cluster and namespace.
 type Pair = (Arc<str>, Arc<str>);
@@ -32,7 +44,15 @@ pub(crate) struct Writes {
     awaited: AtomicBool,
     /// A write of something that is awaited is over.
     over: Notify,
+    /// Namespaces without an annotation, with the epoch of the write that was refused, and when.
+    bare: DashMap<Pair, (u64, Instant)>,
+    /// The hub has told all that it knows on a stream that is open.
+    hears_hub: AtomicBool,
 }
+
+/// While it is held, a stream to the hub is open.
+#[derive(Debug)]
+pub(crate) struct HubHeard(Arc<Writes>);
 
 /// Of one pair.
 #[derive(Debug, Default)]
@@ -109,9 +129,45 @@ impl Writes {
         Some(answered)
     }
 
+    /// A stream to the hub begins.
+    pub(crate) fn stream(self: &Arc<Self>) -> HubHeard {
+        HubHeard(self.clone())
+    }
+
+    /// A member said that the namespace has no annotation, when it refused a write of this epoch.
+    pub(crate) fn has_no_epoch(&self, cluster: &Arc<str>, namespace: &str, epoch: u64) {
+        let now = Instant::now();
+        self.bare.retain(|_, (_, since)| now - *since < BARE_FOR);
+        if self.bare.len() < MAX_BARE {
+            self.bare.insert((cluster.clone(), Arc::from(namespace)), (epoch, now));
+        }
+    }
+
+    /// Whether a write of this epoch is to say none.
+    pub(crate) fn says_no_epoch(&self, cluster: &Arc<str>, namespace: &str, epoch: u64) -> bool {
+        if self.bare.is_empty() || !self.hears_hub.load(Ordering::SeqCst) {
+            return false;
+        }
+        let bare = self.bare.get(&(cluster.clone(), Arc::from(namespace)));
+        bare.is_some_and(|bare| bare.0 == epoch && bare.1.elapsed() < BARE_FOR)
+    }
+
     /// Wakes when [`Self::answered`] may say more.
     pub(crate) async fn changed(&self) {
         self.over.notified().await;
+    }
+}
+
+impl HubHeard {
+    /// All that the hub knows was told.
+    pub(crate) fn told(&self) {
+        self.0.hears_hub.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for HubHeard {
+    fn drop(&mut self) {
+        self.0.hears_hub.store(false, Ordering::SeqCst);
     }
 }
 

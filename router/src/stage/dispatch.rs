@@ -112,7 +112,8 @@ impl Dispatcher {
     }
 
     /// Sends the request to the plan's member and returns its answer, with its body to come.
-    pub(crate) async fn dispatch(&self, leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
+    pub(crate) async fn dispatch(&self, mut leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
+        leg.say_no_epoch_where_there_is_none();
         let (run, seat, place) = self.begin(leg).await?;
         let forward = &run.leg.forward;
         if forward.traffic.class == TrafficClass::Upgrade {
@@ -229,6 +230,15 @@ impl Leg {
         let (grant, replanner) = (self.forward.grant.as_ref()?, self.replanner.as_ref()?);
         let cluster = &self.forward.target.cluster;
         Some(replanner.writes().begin(cluster, &grant.namespace, grant.epoch))
+    }
+
+    /// A namespace that was made anew is not annotated yet, and its member would refuse every epoch.
+    fn say_no_epoch_where_there_is_none(&mut self) {
+        let (Some(grant), Some(replanner)) = (&mut self.forward.grant, &self.replanner) else {
+            return;
+        };
+        let cluster = &self.forward.target.cluster;
+        grant.fenced &= !replanner.writes().says_no_epoch(cluster, &grant.namespace, grant.epoch);
     }
 
     /// How urgent it is at its member, as far as the request tells.

@@ -111,6 +111,7 @@ impl Session {
         let mut breakers = routing.breaker_changes();
         let mut report_at = Instant::now();
         let mut answered = v1::WritesAnswered::default();
+        let hub_heard = routing.writes.stream();
         // What was told on an earlier stream the hub does not know any more.
         self.report_writes(&routing, &mut answered).await?;
         let mut policies = PolicyReports::new(routing.load().policies.clone());
@@ -133,6 +134,7 @@ impl Session {
                         self.send(answer(commit.nonce, rejected)).await?;
                         // What the hub has told by now is all that it knows.
                         routing.writes.inherit(&routing.load().snapshot);
+                        hub_heard.told();
                         self.report_writes(&routing, &mut answered).await?;
                     }
                 }

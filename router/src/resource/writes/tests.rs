@@ -96,3 +96,26 @@ fn nothing_is_said_of_what_an_earlier_process_may_have_sent() {
     assert_eq!(is_answered(&writes, 2), Some(false));
     assert_eq!(is_answered(&writes, 3), Some(true));
 }
+
+#[tokio::test(start_paused = true)]
+async fn writes_say_no_epoch_for_a_while_where_their_member_has_none_and_only_while_the_hub_is_heard() {
+    let writes = Arc::<Writes>::default();
+    let (east, west) = (Arc::from("east"), Arc::from("west"));
+    let bare = |epoch| writes.says_no_epoch(&east, "ns-a", epoch);
+    let stream = writes.stream();
+    stream.told();
+    assert!(!bare(3));
+    writes.has_no_epoch(&east, "ns-a", 3);
+    assert!(bare(3));
+    assert!(!bare(4), "another grant");
+    assert!(!writes.says_no_epoch(&west, "ns-a", 3));
+    tokio::time::advance(BARE_FOR).await;
+    assert!(!bare(3), "by now it may be annotated");
+    writes.has_no_epoch(&east, "ns-a", 3);
+    drop(stream);
+    assert!(!bare(3), "the namespace may be another's by now");
+    let stream = writes.stream();
+    assert!(!bare(3), "nor is it known before the hub has told");
+    stream.told();
+    assert!(bare(3));
+}

@@ -6,7 +6,7 @@
 
 use http::{Response, StatusCode};
 use memchr::memmem;
-use portolan_crds::labels::POLICY_FENCE;
+use portolan_crds::policy::{REFUSED_GRANT_OVER, REFUSED_NO_GRANT};
 
 use super::Run;
 use super::outcome::{fault_of, proxies};
@@ -18,6 +18,8 @@ use crate::value::media::Media;
 
 /// In the Status of an API server whose impersonation filter refuses, whatever its encoding.
 const REFUSED: &[u8] = b"cannot impersonate resource";
+/// In the Status of an API server, before the own words of policy `portolan_crds::labels::POLICY_FENCE` and its binding.
+const DENIES: &str = "ValidatingAdmissionPolicy 'portolan-fence' with binding 'portolan-fence' denied request: ";
 /// Of such a Status.
 const MAX_STATUS_BYTES: usize = 1 << 20;
 
@@ -40,8 +42,12 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
         };
         fault_of(forward, &error)
     })?;
-    if let Some(grant) = fenced.filter(|_| memmem::find(&body, POLICY_FENCE.as_bytes()).is_some()) {
-        return Err(fenced_off(&run.upstream.cluster, grant));
+    if let (Some(grant), Some(why)) = (fenced, FencedOff::of(&body)) {
+        if let (FencedOff::HasNone, Some(replanner)) = (why, &run.leg.replanner) {
+            let cluster = &forward.target.cluster;
+            replanner.writes().has_no_epoch(cluster, &grant.namespace, grant.epoch);
+        }
+        return Err(fenced_off(&run.upstream.cluster, grant, why));
     }
     match missing(&run.upstream.cluster, act_as, &body).filter(|_| more) {
         Some(message) => Err(Fault::Forbidden(message)),
@@ -49,12 +55,37 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
     }
 }
 
-/// Nothing of it was carried out. The namespace is on its way to another owner, which the next try is told; or it was made
-/// anew, and its annotation is to follow.
-fn fenced_off(cluster: &str, grant: &WriteGrant) -> Fault {
+/// Why a member's fence refuses a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FencedOff {
+    /// The namespace is on its way to another owner, which the next try is told.
+    IsOver,
+    /// The namespace was made anew, and its annotation is to follow. The next try may say no epoch.
+    HasNone,
+}
+
+impl FencedOff {
+    /// By the policy's own words. What else it refuses, or another policy of a like name, is for the client.
+    fn of(status: &[u8]) -> Option<Self> {
+        let at = memmem::find(status, DENIES.as_bytes())?;
+        let said = &status[at + DENIES.len()..];
+        if said.starts_with(REFUSED_GRANT_OVER.as_bytes()) {
+            Some(Self::IsOver)
+        } else {
+            said.starts_with(REFUSED_NO_GRANT.as_bytes()).then_some(Self::HasNone)
+        }
+    }
+}
+
+/// Nothing of it was carried out.
+fn fenced_off(cluster: &str, grant: &WriteGrant, why: FencedOff) -> Fault {
+    let why = match why {
+        FencedOff::IsOver => "is in another epoch",
+        FencedOff::HasNone => "has none yet",
+    };
     Fault::TooManyRequests {
         message: format!(
-            "member cluster {cluster} does not take writes of epoch {} of namespace {}, which shard {} had last: try again",
+            "member cluster {cluster} does not take writes of epoch {} of namespace {}, which shard {} had last, as that {why}: try again",
             grant.epoch, grant.namespace, grant.shard
         ),
         retry_after_seconds: 1,
@@ -88,7 +119,28 @@ fn missing(cluster: &str, act_as: &Impersonation, status: &[u8]) -> Option<Strin
 
 #[cfg(test)]
 mod tests {
+    use portolan_crds::labels::POLICY_FENCE;
+
     use super::*;
+
+    #[test]
+    fn only_what_the_fence_says_of_epochs_is_to_be_tried_again() {
+        assert!(DENIES.contains(&format!("'{POLICY_FENCE}' with binding '{POLICY_FENCE}'")));
+        let denied = |words: &str| format!("configmaps \"one\" is forbidden: {DENIES}{words}");
+        let is_over = denied(&format!("{REFUSED_GRANT_OVER}: epoch 3, and the namespace is in 4"));
+        let has_none = denied(&format!("{REFUSED_NO_GRANT}"));
+        assert_eq!(FencedOff::of(is_over.as_bytes()), Some(FencedOff::IsOver));
+        assert_eq!(FencedOff::of(has_none.as_bytes()), Some(FencedOff::HasNone));
+        for other in [
+            denied("annotation ctrlmesh.kusionstack.io/epoch is reserved for portolan-agent: leave it as it is"),
+            "configmaps \"portolan-fence\" is forbidden: User \"x\" cannot patch resource".to_owned(),
+            format!(
+                "ValidatingAdmissionPolicy 'portolan-fences' with binding 'x' denied request: {REFUSED_GRANT_OVER}"
+            ),
+        ] {
+            assert_eq!(FencedOff::of(other.as_bytes()), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_refusal_says_which_right_is_missing_in_which_member() {
