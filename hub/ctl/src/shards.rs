@@ -6,6 +6,7 @@
 mod diff;
 mod difference;
 mod edit;
+mod force;
 mod moving;
 mod plan;
 mod rollback;
@@ -33,6 +34,7 @@ pub(crate) async fn run(command: &ShardsCommand) -> anyhow::Result<ExitCode> {
         ShardsCommand::Who(args) => who::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Status(args) => status::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Move(args) => moving::run(args).await.map(|()| ExitCode::SUCCESS),
+        ShardsCommand::Force(args) => force::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Rollback(args) => rollback::run(args).await.map(|()| ExitCode::SUCCESS),
     }
 }
