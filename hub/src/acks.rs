@@ -15,12 +15,13 @@ use portolan_wire::v1;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::compile::{PairEpoch, Ref, Released};
+use crate::compile::{Ref, Released};
+use crate::facts::PairEpoch;
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
-const RETURN_GRACE: Duration = Duration::from_mins(1);
+pub(crate) const RETURN_GRACE: Duration = Duration::from_mins(1);
 /// Routers report every three seconds: one that has not for so long may be cut off, and goes on asking members.
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
 /// A router that was connected within this time may be asked by a client that has its position from another one.

@@ -36,7 +36,8 @@ mod wanted;
 pub(crate) use agent_config::selector_of_root;
 pub(crate) use arbitrate::{Contested, Verdict, some_of};
 pub(crate) use callers::caller_selector;
-pub(crate) use ledger::{Ledger, PairEpoch, Released};
+pub(crate) use fence::hindrance;
+pub(crate) use ledger::{Entry, Ledger, Released};
 pub(crate) use policies::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, SharedLimit, Standing, Supply};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use roots::{Children, Generated};
@@ -191,7 +192,7 @@ pub(crate) fn decide(
     ledger.free(facts, released, now);
     ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
     let outcome = arbitrate::arbitrate(facts, settings, before, &ledger);
-    ledger.settle(facts, &outcome.claims, run);
+    ledger.settle(facts, &outcome.claims, (run, now));
     ledger.fence(facts);
     ledger.forget(facts);
     let state = State {

@@ -5,7 +5,7 @@
 //! routers what they need. While the ledger cannot be written, what was decided last stays in force, rendered by the facts
 //! as they are. Sessions and `status` read the published world.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,11 +19,15 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tracing::Span;
 
 use crate::acks::Acks;
-use crate::compile::{Decided, Ledger, PairEpoch, Released, State, World, decide, render};
+use crate::compile::{Decided, Released, State, World, decide, render};
 use crate::index::Index;
 use crate::ledger::{self, LedgerError, Store};
 use crate::metrics::Metrics;
 use crate::settings::Settings;
+
+mod crossings;
+
+use crossings::Crossings;
 
 /// Changes come in bursts (an apply of many objects, an agent's first report): one run for all of them.
 const SETTLE: Duration = Duration::from_millis(30);
@@ -46,9 +50,6 @@ const POLL: Duration = Duration::from_secs(1);
 /// for the slowest write in every move would make all of them slow, and could not be sure either: of a write whose
 /// connection broke nobody knows when it ends.
 const RELEASE_DWELL: Duration = Duration::from_secs(5);
-
-/// An API server carries nothing out that it took in longer ago: its `--request-timeout`, a minute unless somebody sets it.
-const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A world as it is handed to sessions.
 #[derive(Debug, Clone, Default)]
@@ -107,7 +108,7 @@ impl Distributor {
         };
         alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut dwells = Dwells::default();
-        let mut crossings = Crossings::default();
+        let mut crossings = Crossings::new(Instant::now());
         let mut writes = Writes::default();
         let mut decided = None;
         if !state.is_empty() {
@@ -119,7 +120,10 @@ impl Distributor {
             let seen = self.acks.released(state.ledger.releasing());
             let mut released = dwells.observe(seen, state.run, Instant::now());
             released.saying_epochs = self.acks.say_epochs(state.ledger.releasing());
-            released.over = crossings.observe(&self.index, &self.acks, &state.ledger, Instant::now());
+            let now = Instant::now();
+            self.index.read(|facts| crossings.observe(facts, &state.ledger, now));
+            released.over = crossings.over(&self.acks, &state.ledger, now);
+            released.given_up = crossings.given_up();
             // Faults that have ended by then are over in what is published from here on.
             let now = Timestamp::now();
             if writes.have_failed() {
@@ -357,31 +361,6 @@ impl Dwell {
             self.seen.drain(..ripe);
             self.seen[0].0
         })
-    }
-}
-
-/// When members were first known to refuse what still arrives of pairs that are being released. By a clock that does not jump.
-#[derive(Debug, Default)]
-struct Crossings(BTreeMap<PairEpoch, Instant>);
-
-impl Crossings {
-    /// Pairs to which nothing is open that their member took before it began to refuse: every router has heard all its answers,
-    /// or they have no more time to be carried out.
-    fn observe(&mut self, index: &Index, acks: &Acks, ledger: &Ledger, now: Instant) -> BTreeSet<PairEpoch> {
-        let closing: BTreeMap<_, _> = ledger.closing().collect();
-        self.0.retain(|pair, _| closing.contains_key(pair));
-        let closed = index.read(|facts| {
-            let closed = |pair: &&PairEpoch| facts.is_fenced(&pair.0, &pair.1, pair.2 + 1);
-            closing.keys().filter(closed).cloned().collect::<Vec<_>>()
-        });
-        for pair in closed {
-            self.0.entry(pair).or_insert(now);
-        }
-        let is_over = |(pair, since): &(&PairEpoch, &Instant)| {
-            now - **since >= REQUEST_TIMEOUT || closing.get(pair).is_some_and(|shard| acks.are_answered(shard, pair))
-        };
-        let over = self.0.iter().filter(is_over);
-        over.map(|(pair, _)| pair.clone()).collect()
     }
 }
 

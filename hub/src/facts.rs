@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_crds::names::RESTORED;
 use portolan_crds::{
-    ConditionReason, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, RouterStatus, ShardName,
-    ShardingConfigSpec, ShardingConfigStatus,
+    ConditionReason, ForcedRelease, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, RouterStatus,
+    ShardName, ShardingConfigSpec, ShardingConfigStatus,
 };
 use portolan_runtime::Secret;
 use portolan_wire::subscription::Subscription;
@@ -73,6 +73,8 @@ pub(crate) struct ShardObject {
     pub(crate) root: Option<String>,
     /// The present spec, or why it cannot be read.
     pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
+    /// Releases that a person does not wait for any more, or why that cannot be read.
+    pub(crate) forced: Option<Result<ForcedRelease, String>>,
     pub(crate) status: ShardingConfigStatus,
 }
 
@@ -127,12 +129,17 @@ pub(crate) struct MemberHistory {
     pub(crate) version: u64,
 }
 
+/// Cluster, namespace, and the number of owners that the pair has had.
+pub(crate) type PairEpoch = (String, String, u64);
+
 /// What the agent of a member has reported to this process. Kept when it disconnects.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct AgentReport {
     /// Which stream it is; a later one replaces an earlier one.
     pub(crate) epoch: u64,
     pub(crate) connected: bool,
+    /// When its last stream ended; `None` while one is open.
+    pub(crate) left: Option<Instant>,
     pub(crate) version: String,
     pub(crate) kubernetes_version: String,
     pub(crate) namespaces: Option<BTreeMap<String, Namespace>>,
@@ -248,6 +255,13 @@ impl Facts {
         let closed = state.is_some_and(|state| state.closed && state.epoch == epoch);
         let known = agent.namespaces.as_ref();
         closed && known.is_some_and(|known| known.get(namespace).is_none_or(|one| one.epoch == Some(epoch)))
+    }
+
+    /// Whether a person said that nobody waits for this release of `shard` any more.
+    pub(crate) fn is_forced(&self, shard: &ShardName, pair: &PairEpoch) -> bool {
+        let object = self.shards.get(shard);
+        let forced = object.and_then(|object| object.forced.as_ref()?.as_ref().ok());
+        forced.is_some_and(|forced| forced.pairs.contains(pair))
     }
 
     /// The last known inventory of a member; `None` while its agent has not reported one to this process.

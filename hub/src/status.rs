@@ -38,6 +38,7 @@ mod policies;
 mod policy_events;
 mod presence;
 mod reach;
+mod releases;
 mod resolved;
 mod root;
 mod router;

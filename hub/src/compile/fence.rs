@@ -2,7 +2,9 @@
 //!
 //! A pair is *fenced* once its namespace's annotation is at its epoch, and every API server of the member goes by it; from then
 //! on its writes say their epoch. One that is being released is *closed* for the epoch after: only then can it be another's
-//! (`docs/semantics.md#handover`). Callers: `compile` moves the ledger on, `agent_config` gives the orders.
+//! (`docs/semantics.md#handover`). Where its member will not close it, as `distribute` finds out, it goes the way of those that
+//! are not fenced, and nothing is promised of it. Callers: `compile` moves the ledger on, `agent_config` gives the orders, `status`
+//! asks what hinders.
 
 use portolan_crds::labels::system_namespace;
 use portolan_crds::ledger::PairFence;
@@ -38,12 +40,16 @@ impl Entry {
         let (Some(since), Some(shard)) = (self.releasing_since, &self.owner) else {
             return false;
         };
-        let fences = facts.can_fence(cluster) != Some(false) && released.saying_epochs.contains(shard);
-        if !self.is_fenced() || !fences {
-            return since <= released.of(shard);
-        }
-        self.closing |= released.let_go.get(shard).is_some_and(|run| since <= *run);
         let pair = (cluster.to_owned(), namespace.to_owned(), self.owner_count);
+        // Routers that do not answer are not waited for. Their writes are fenced off as anybody's.
+        let forced = facts.is_forced(shard, &pair);
+        let fences = facts.can_fence(cluster) != Some(false)
+            && released.saying_epochs.contains(shard)
+            && !released.given_up.contains(&pair);
+        if !self.is_fenced() || !fences {
+            return forced || since <= released.of(shard);
+        }
+        self.closing |= forced || released.let_go.get(shard).is_some_and(|run| since <= *run);
         if !self.closing || !released.over.contains(&pair) {
             return false;
         }
@@ -57,15 +63,26 @@ impl Entry {
 
 impl Ledger {
     /// Writes say their epoch where the member goes by it, and say none where it does not any more: its right was taken, or the
-    /// Namespace was made anew and has no annotation yet.
+    /// Namespace was made anew and has no annotation yet. Where the member goes by a later epoch, as after the ledger was lost, a
+    /// later one begins.
     pub(super) fn fence(&mut self, facts: &Facts) {
         for (cluster, namespace, entry) in self.entries_mut() {
-            let is_granted = entry.owner.is_some() && entry.releasing_since.is_none();
-            if !is_granted {
+            if entry.owner.is_none() {
                 continue;
             }
             let can = facts.can_fence(cluster);
             let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
+            if entry.releasing_since.is_some() {
+                // It was made anew, and while nobody knew of it writes to it may have said nothing.
+                entry.fence.whole &= known.is_none_or(|known| known.epoch.is_some());
+                continue;
+            }
+            let beyond = known
+                .and_then(|known| known.epoch)
+                .filter(|epoch| *epoch > entry.owner_count);
+            if let Some(beyond) = beyond.filter(|_| can == Some(true)) {
+                entry.owner_count = beyond + 1;
+            }
             let elsewhere = known.is_some_and(|known| known.epoch != Some(entry.owner_count));
             if entry.is_fenced() && (can == Some(false) || elsewhere) {
                 entry.fence = PairFence::default();
@@ -104,4 +121,30 @@ pub(super) fn orders(facts: &Facts, ledger: &Ledger, cluster: &str) -> Vec<v1::F
     let mut orders: Vec<_> = closing.chain(open).take(ORDERS_MAX).collect();
     orders.sort_by(|a, b| a.namespace.cmp(&b.namespace));
     orders
+}
+
+/// Why the member does not fence the namespace off, as far as is known; `None`: nothing hinders.
+pub(crate) fn hindrance(facts: &Facts, cluster: &str, namespace: &str) -> Option<String> {
+    let is_accepted = facts.members.get(cluster).is_some_and(|member| member.accept);
+    let agent = facts.agents.get(cluster).filter(|agent| agent.connected);
+    let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
+    if !is_accepted {
+        return Some("the member is not accepted, or is gone".to_owned());
+    }
+    if facts.can_fence(cluster) == Some(false) {
+        let what = "the member does not let routers say the epoch of a write: run portolanctl join again, on Kubernetes 1.30 or later";
+        return Some(what.to_owned());
+    }
+    if known.is_some_and(|known| known.terminating) {
+        return Some("the namespace is being deleted".to_owned());
+    }
+    let Some(agent) = agent else {
+        return Some("its agent is not connected".to_owned());
+    };
+    if agent.is_unready() {
+        return Some("its API server is not ready".to_owned());
+    }
+    let told = agent.fences.get(namespace);
+    let told = told.filter(|state| !state.closed && !state.message.is_empty());
+    told.map(|state| state.message.clone())
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use portolan_crds::ShardName;
 use portolan_crds::ledger::{Departure, PairFence};
 
-use crate::facts::Facts;
+use crate::facts::{Facts, PairEpoch};
 
 mod departures;
 mod durable;
@@ -46,14 +46,13 @@ pub(crate) struct Entry {
     pub(crate) view_revision: u64,
     /// The run in which its owner stopped wanting it.
     pub(crate) releasing_since: Option<u64>,
+    /// When that was, as far as this process knows.
+    pub(crate) releasing_from: Option<Timestamp>,
     /// Whose writes the member takes.
     pub(crate) fence: PairFence,
     /// Every router has let go of it, and the member is to refuse what still arrives of its owner.
     pub(crate) closing: bool,
 }
-
-/// Cluster, namespace, and the number of owners that the pair has had.
-pub(crate) type PairEpoch = (String, String, u64);
 
 /// The last runs that every router has acknowledged that might still act on an earlier one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,6 +68,8 @@ pub(crate) struct Released {
     pub(crate) saying_epochs: BTreeSet<ShardName>,
     /// Pairs whose member refuses what still arrives of this epoch, and to which no write is open that it took before.
     pub(crate) over: BTreeSet<PairEpoch>,
+    /// Pairs whose member will not refuse it, as far as can be told: they go the way of those that are not fenced.
+    pub(crate) given_up: BTreeSet<PairEpoch>,
 }
 
 impl Released {
@@ -146,6 +147,14 @@ impl Ledger {
         })
     }
 
+    /// As if every router had let go of all that is being released.
+    #[cfg(test)]
+    pub(crate) fn close_all(&mut self) {
+        for (_, _, entry) in self.entries_mut() {
+            entry.closing = entry.releasing_since.is_some();
+        }
+    }
+
     /// The shards of which something is being released.
     pub(crate) fn releasing(&self) -> BTreeSet<ShardName> {
         let entries = self.pairs.values().flat_map(BTreeMap::values);
@@ -210,8 +219,7 @@ impl Ledger {
                 if !entry.is_let_go(facts, released, (cluster, namespace)) {
                     continue;
                 }
-                entry.releasing_since = None;
-                entry.closing = false;
+                entry.stays();
                 let Some(shard) = entry.owner.take() else { continue };
                 self.view_revision += 1;
                 let departure = Departure {
@@ -231,7 +239,7 @@ impl Ledger {
     }
 
     /// Moves on to the claims of `run`: what is claimed is granted, what is no longer claimed is being released.
-    pub(super) fn settle(&mut self, facts: &Facts, claims: &Claims, run: u64) {
+    pub(super) fn settle(&mut self, facts: &Facts, claims: &Claims, (run, now): (u64, Timestamp)) {
         for (cluster, namespaces) in claims {
             for (namespace, shard) in namespaces {
                 let annotated = facts.inventory(cluster).and_then(|all| all.get(namespace)?.epoch);
@@ -243,6 +251,7 @@ impl Ledger {
                 let claimed = claims.get(cluster).is_some_and(|claims| claims.contains_key(namespace));
                 if entry.owner.is_some() && !claimed {
                     entry.releasing_since.get_or_insert(run);
+                    entry.releasing_from.get_or_insert(now);
                 }
             }
         }
@@ -275,6 +284,7 @@ impl Ledger {
             owner_count: 0,
             view_revision: 0,
             releasing_since: None,
+            releasing_from: None,
             fence: PairFence::default(),
             closing: false,
         });
@@ -291,7 +301,13 @@ impl Ledger {
                 entry.view_revision = self.view_revision;
             }
         }
-        entry.releasing_since = None;
-        entry.closing = false;
+        entry.stays();
+    }
+}
+
+impl Entry {
+    /// It is not being released any more.
+    fn stays(&mut self) {
+        (self.releasing_since, self.releasing_from, self.closing) = (None, None, false);
     }
 }

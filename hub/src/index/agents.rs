@@ -33,6 +33,7 @@ impl Facts {
         let agent = self.agents.entry(cluster.to_owned()).or_default();
         agent.epoch = epoch;
         agent.connected = true;
+        agent.left = None;
         agent.told_coverage = false;
         agent.version.clone_from(&hello.version);
         agent.kubernetes_version.clone_from(&hello.kubernetes_version);
@@ -154,6 +155,7 @@ impl AgentReport {
             Report::Disconnected => {
                 let was_unready = self.is_unready();
                 self.connected = false;
+                self.left = Some(Instant::now());
                 self.told_unready(was_unready)
             }
         }

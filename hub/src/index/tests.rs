@@ -219,6 +219,22 @@ fn status_alone_does_not_wake_the_compiler() {
 }
 
 #[test]
+fn a_release_that_is_forced_is_a_change_for_the_compiler() {
+    let mut facts = Facts::default();
+    let mut object = shard("a", json!({"clusters": []}));
+    facts.apply_shard(&object);
+    let annotations = object.metadata.annotations.get_or_insert_default();
+    annotations.insert(
+        portolan_crds::labels::FORCE_RELEASE.to_owned(),
+        "east/ns-b@1: why".to_owned(),
+    );
+    assert_eq!(facts.apply_shard(&object), Change::Compile);
+    let name = portolan_crds::ShardName::new("ops", "a").unwrap();
+    let pair = |epoch| ("east".to_owned(), "ns-b".to_owned(), epoch);
+    assert!(facts.is_forced(&name, &pair(1)) && !facts.is_forced(&name, &pair(2)));
+}
+
+#[test]
 fn deltas_add_up_and_a_replaced_stream_has_no_say() {
     let mut facts = Facts::default();
     facts.agent_connected("east", 1, &v1::AgentHello::default());

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use portolan_crds::labels::FORCE_RELEASE;
 use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName};
 
 use super::finding::nothing_in_force;
 use super::{Routers, Sources};
-use crate::compile::{Accepted, some_of};
+use crate::compile::{Accepted, hindrance, some_of};
 use crate::facts::Facts;
 
 const TYPE: ConditionType = ConditionType::HandoverFenced;
@@ -31,13 +32,17 @@ pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: 
         let names = some_of(&older, ", ");
         return fails(format!("writes by routers {names} do not say their epoch: update them"));
     }
+    if let Some(Err(reason)) = facts.shards.get(name).and_then(|object| object.forced.as_ref()) {
+        return fails(format!("annotation {FORCE_RELEASE} forces nothing: {reason}"));
+    }
     let ledger = &world.state.ledger;
     let mut open = BTreeMap::<&str, Vec<&str>>::new();
     let (mut fenced, mut partly) = (0_usize, 0_usize);
     for cluster in ledger.clusters() {
         let owned = ledger.in_cluster(cluster);
         for (namespace, entry) in owned.filter(|(_, entry)| entry.owner.as_ref() == Some(name)) {
-            if entry.is_fenced() {
+            let stuck = || entry.closing && hindrance(facts, cluster, namespace).is_some();
+            if entry.is_fenced() && !stuck() {
                 fenced += 1;
                 partly += usize::from(!entry.fence.whole);
             } else {
@@ -73,18 +78,9 @@ fn silent(routers: &Routers, name: &ShardName) -> BTreeSet<String> {
 
 fn why_not(facts: &Facts, cluster: &str, namespaces: &[&str]) -> String {
     let named = some_of(namespaces.iter().copied(), ", ");
-    let agent = facts.agents.get(cluster);
-    let told = namespaces
+    let mut reasons = namespaces
         .iter()
-        .filter_map(|namespace| agent?.fences.get(*namespace))
-        .map(|state| state.message.as_str())
-        .find(|message| !message.is_empty());
-    let reason = match facts.can_fence(cluster) {
-        Some(false) => {
-            "the member does not let routers say the epoch of a write: run portolanctl join again, on Kubernetes 1.30 or later"
-        }
-        None => "its agent has not told yet",
-        Some(true) => told.unwrap_or("not yet"),
-    };
+        .filter_map(|namespace| hindrance(facts, cluster, namespace));
+    let reason = reasons.next().unwrap_or_else(|| "not yet".to_owned());
     format!("{cluster} ({named}): {reason}")
 }

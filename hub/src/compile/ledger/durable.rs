@@ -29,6 +29,7 @@ impl Ledger {
                     owner_count: pair.owner_count,
                     view_revision: pair.view_revision,
                     releasing_since: pair.releasing.then_some(FIRST_RUN),
+                    releasing_from: None,
                     fence: pair.fence,
                     closing: false,
                 };

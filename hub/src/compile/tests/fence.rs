@@ -172,6 +172,108 @@ fn a_namespace_that_was_made_anew_takes_writes_that_say_nothing_until_it_is_anno
     assert_eq!(orders(&world), [order("ns-a", 1), order("ns-b", 1)]);
 }
 
+/// As after `portolanctl ledger adopt`: routers told who has it, and the ledger counts from 1.
+#[test]
+fn an_owner_whose_epoch_the_member_is_beyond_begins_a_later_one() {
+    let mut fleet = fleet();
+    let known = fleet.agent("east").namespaces.as_mut().unwrap().get_mut("ns-b");
+    known.unwrap().epoch = Some(7);
+    let world = fleet.compile(0);
+    assert_eq!(grant(&world, "a", "ns-b"), (8, false));
+    assert_eq!(orders(&world), [order("ns-a", 1), order("ns-b", 8)]);
+    carried_out(&mut fleet, "ns-b", 8);
+    let world = fleet.compile(0);
+    assert_eq!(
+        (grant(&world, "a", "ns-b"), orders(&world)),
+        ((8, true), vec![order("ns-a", 1)])
+    );
+}
+
+#[test]
+fn a_pair_whose_fence_is_given_up_is_handed_over_as_before_and_not_said_to_be_fenced() {
+    let mut fleet = releasing();
+    let given_up = |by_all| Released {
+        by_all,
+        given_up: [("east".to_owned(), "ns-b".to_owned(), 1)].into(),
+        ..let_go()
+    };
+    fleet.compile(let_go());
+    let early = Released {
+        of_shard: [(shard_name("a"), 0)].into(),
+        ..given_up(0)
+    };
+    let world = fleet.compile(early);
+    assert_eq!(world.owner("east", "ns-b"), Some("a"), "not before the 5 s are over");
+    let world = fleet.compile(given_up(u64::MAX));
+    assert_eq!(world.owner("east", "ns-b"), Some("b"));
+    assert_eq!(grant(&world, "b", "ns-b"), (2, false));
+    let fence = world.state.ledger.get("east", "ns-b").unwrap().fence;
+    assert_eq!(fence, PairFence::default());
+    // The agent is back, and had raised the annotation before it left.
+    carried_out(&mut fleet, "ns-b", 2);
+    let world = fleet.compile(0);
+    assert_eq!(grant(&world, "b", "ns-b"), (2, true));
+    assert!(!world.state.ledger.get("east", "ns-b").unwrap().fence.whole);
+}
+
+#[test]
+fn of_a_member_that_is_accepted_no_more_everything_is_handed_over_as_before() {
+    let mut fleet = releasing();
+    fleet.facts.members.get_mut("east").unwrap().accept = false;
+    let ripe = Released {
+        by_all: u64::MAX,
+        ..let_go()
+    };
+    let world = fleet.compile(ripe);
+    assert_ne!(world.owner("east", "ns-b"), Some("a"), "it ends");
+    assert!(!world.agent_configs.contains_key("east"));
+}
+
+#[test]
+fn a_release_that_is_forced_waits_for_no_router_but_for_the_fence() {
+    let force = |fleet: &mut Fleet, epoch: u64| {
+        let forced = format!("east/ns-b@{epoch}: its router is gone").parse();
+        fleet.facts.shards.get_mut(&shard_name("a")).unwrap().forced = Some(forced);
+    };
+    let nobody = || Released {
+        of_shard: [(shard_name("a"), 0)].into(),
+        saying_epochs: [shard_name("a")].into(),
+        ..Released::default()
+    };
+    let mut fleet = releasing();
+    force(&mut fleet, 2);
+    let world = fleet.compile(nobody());
+    assert_eq!(orders(&world), [order("ns-a", 1)], "another epoch");
+    force(&mut fleet, 1);
+    let world = fleet.compile(nobody());
+    assert_eq!(world.owner("east", "ns-b"), Some("a"));
+    assert_eq!(orders(&world), [order("ns-a", 1), order("ns-b", 2)]);
+    carried_out(&mut fleet, "ns-b", 2);
+    let over = Released {
+        over: over(1).over,
+        ..nobody()
+    };
+    let world = fleet.compile(over);
+    assert_eq!(
+        (world.owner("east", "ns-b"), grant(&world, "b", "ns-b")),
+        (Some("b"), (2, true))
+    );
+    // Where there is no fence there is nothing to wait for.
+    let mut fleet = fleet_without_orders();
+    force(&mut fleet, 1);
+    assert_eq!(fleet.compile(nobody()).owner("east", "ns-b"), Some("b"));
+}
+
+#[test]
+fn a_namespace_made_anew_while_it_is_released_had_writes_that_said_nothing() {
+    let mut fleet = releasing();
+    let known = fleet.agent("east").namespaces.as_mut().unwrap().get_mut("ns-b");
+    known.unwrap().epoch = None;
+    let world = fleet.compile(0);
+    let entry = world.state.ledger.get("east", "ns-b").unwrap();
+    assert!(entry.is_fenced() && !entry.fence.whole);
+}
+
 /// As after another hub had the member, or this one's ledger was lost.
 #[test]
 fn a_first_owner_begins_after_what_the_member_goes_by() {
