@@ -78,10 +78,10 @@ impl<K: Ord + Clone, V: PartialEq> FactStore<K, V> {
         state.complete.then(|| state.facts.clone())
     }
 
-    /// One fact, or that there is none; `None`: nobody knows yet.
-    pub(crate) fn get(&self, key: &K) -> Option<Option<Arc<V>>> {
+    /// Whether one fact, or that there is none, is so; false while nobody knows.
+    pub(crate) fn is(&self, key: &K, so: impl FnOnce(Option<&V>) -> bool) -> bool {
         let state = self.state.lock();
-        state.complete.then(|| state.facts.get(key).cloned())
+        state.complete && so(state.facts.get(key).map(Arc::as_ref))
     }
 
     pub(crate) fn len(&self) -> usize {

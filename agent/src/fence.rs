@@ -83,7 +83,7 @@ impl Fence {
                 if waits {
                     backoff.sleep().await;
                 } else {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
             };
             tokio::select! {
@@ -105,8 +105,9 @@ impl Fence {
 
     /// The inventory may lag: what it says is a reason to look.
     fn contradicts(&self, namespace: &String, closing: &Closing) -> bool {
-        let known = self.namespaces.get(namespace);
-        known.is_some_and(|known| !closing.agrees(known.as_deref().map(|fact| (fact.uid.as_str(), fact.epoch))))
+        self.namespaces.is(namespace, |known| {
+            !closing.agrees(known.map(|fact| (fact.uid.as_str(), fact.epoch)))
+        })
     }
 
     /// By the clock, not by each change of the inventory: it may change all the time.

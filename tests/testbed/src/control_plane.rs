@@ -55,6 +55,9 @@ fn tracing_configuration(otlp: &str) -> String {
     )
 }
 
+/// Names and values.
+type Flags = Vec<(&'static str, String)>;
+
 /// Runs a program on a machine of another name.
 const RENAMED: &str = "hostname \"$0\" && exec \"$@\"";
 
@@ -165,7 +168,7 @@ impl ControlPlane {
         Process::spawn(Path::new("unshare"), &args.collect::<Vec<_>>(), &log)
     }
 
-    fn apiserver_flags(&self, port: &Port) -> Result<(Vec<(&'static str, String)>, Vec<String>)> {
+    fn apiserver_flags(&self, port: &Port) -> Result<(Flags, Vec<String>)> {
         let file = |name: &str| self.pki.file(name);
         let address = port.address().ip().to_string();
         let flags = vec![
