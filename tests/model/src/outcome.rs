@@ -65,13 +65,7 @@ impl Handover {
             }
             Action::TimerEnds => next.timer = Timer::Over,
             Action::Grant(owner) => {
-                let was_fenced = next.unfenced & 1 << next.hub.epoch == 0 && !next.is_given_up;
-                if was_fenced || self.has(Flaw::ClaimsWhatItGaveUp) {
-                    next.promised = next.hub.epoch + 1;
-                }
-                if !was_fenced {
-                    next.unfenced |= 1 << (next.hub.epoch + 1);
-                }
+                self.promise(next);
                 next.hub = Grant {
                     epoch: next.hub.epoch + 1,
                     releasing: false,
@@ -98,6 +92,17 @@ impl Handover {
                 forget_what_was_heard(next);
             }
             _ => {}
+        }
+    }
+
+    /// What of the epoch to come is promised, and whether its writes say it.
+    fn promise(&self, next: &mut State) {
+        let was_fenced = next.unfenced & 1 << next.hub.epoch == 0 && !next.is_given_up;
+        if was_fenced || self.has(Flaw::ClaimsWhatItGaveUp) {
+            next.promised = next.hub.epoch + 1;
+        }
+        if !was_fenced {
+            next.unfenced |= 1 << (next.hub.epoch + 1);
         }
     }
 
