@@ -128,7 +128,7 @@ mod tests {
         assert!(DENIES.contains(&format!("'{POLICY_FENCE}' with binding '{POLICY_FENCE}'")));
         let denied = |words: &str| format!("configmaps \"one\" is forbidden: {DENIES}{words}");
         let is_over = denied(&format!("{REFUSED_GRANT_OVER}: epoch 3, and the namespace is in 4"));
-        let has_none = denied(&format!("{REFUSED_NO_GRANT}"));
+        let has_none = denied(REFUSED_NO_GRANT);
         assert_eq!(FencedOff::of(is_over.as_bytes()), Some(FencedOff::IsOver));
         assert_eq!(FencedOff::of(has_none.as_bytes()), Some(FencedOff::HasNone));
         for other in [
