@@ -5,6 +5,7 @@
 //! on purpose: an object that an older schema let in must still be readable, to be refused by name.
 
 mod claims;
+mod force;
 mod root;
 mod status;
 
@@ -15,10 +16,11 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::{Deserialize, Serialize};
 
 pub use claims::Claim;
+pub use force::{FORCED_MAX, ForcedRelease};
 pub use root::{Auto, Balance, Canary, Root};
 pub use status::{
-    AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, STATUS_NAMESPACES_MAX, STATUS_REPLICAS_MAX,
-    ShardingConfigStatus,
+    AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, ReleaseStatus, STATUS_NAMESPACES_MAX,
+    STATUS_RELEASES_MAX, STATUS_REPLICAS_MAX, ShardingConfigStatus,
 };
 
 use crate::labels::{LabelKeys, system_namespace};

@@ -16,11 +16,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::compile::{Ref, Released};
+use crate::facts::PairEpoch;
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
-const RETURN_GRACE: Duration = Duration::from_mins(1);
+pub(crate) const RETURN_GRACE: Duration = Duration::from_mins(1);
 /// Routers report every three seconds: one that has not for so long may be cut off, and goes on asking members.
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
 /// A router that was connected within this time may be asked by a client that has its position from another one.
@@ -33,6 +34,10 @@ pub(crate) struct RouterState {
     pub(crate) version: String,
     /// Whether it reads cursors of format 2.
     pub(crate) reads_views: bool,
+    /// Whether its writes say their epoch, where the grant is fenced.
+    pub(crate) says_epochs: bool,
+    /// Pairs that are being released and of which no write of it is open.
+    pub(crate) answered: BTreeSet<PairEpoch>,
     /// Whether it serves policies.
     pub(crate) serves_policies: bool,
     /// What the router is told.
@@ -108,6 +113,8 @@ impl RouterState {
             epoch,
             version: String::new(),
             reads_views: true,
+            says_epochs: true,
+            answered: BTreeSet::new(),
             serves_policies: true,
             subscription: Subscription::Everything,
             replaces: None,
@@ -348,7 +355,33 @@ impl Acks {
         Released {
             of_shard: of_shard.collect(),
             by_all: seen_by(&|_| true),
+            ..Released::default()
         }
+    }
+
+    /// Those of the shards all of whose routers let their writes say their epoch.
+    pub(crate) fn say_epochs(&self, shards: BTreeSet<ShardName>) -> BTreeSet<ShardName> {
+        let routers = self.routers.read();
+        let all = |shard: &ShardName| {
+            let mut serving = routers.values().filter(|state| state.may_serve(shard));
+            serving.all(|state| state.says_epochs)
+        };
+        shards.into_iter().filter(all).collect()
+    }
+
+    /// Whether no write of `shard` to the pair is open, in any router that may have sent one. Of one that left, or that an
+    /// earlier hub knew, nobody knows.
+    pub(crate) fn are_answered(&self, shard: &ShardName, pair: &PairEpoch) -> bool {
+        if self
+            .others_left
+            .read()
+            .is_some_and(|left| left.elapsed() < FORGOTTEN_AFTER)
+        {
+            return false;
+        }
+        let routers = self.routers.read();
+        let mut serving = routers.values().filter(|state| state.may_serve(shard));
+        serving.all(|state| state.left.is_none() && state.answered.contains(pair))
     }
 
     /// Whether some router has seen a view revision of this life of the ledger that is beyond the last one given: the ledger

@@ -29,6 +29,7 @@ use crate::writer::Writer;
 
 mod callers;
 mod events;
+mod fenced;
 mod finding;
 mod leader;
 mod member;
@@ -37,6 +38,7 @@ mod policies;
 mod policy_events;
 mod presence;
 mod reach;
+mod releases;
 mod resolved;
 mod root;
 mod router;

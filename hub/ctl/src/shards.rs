@@ -6,6 +6,7 @@
 mod diff;
 mod difference;
 mod edit;
+mod force;
 mod moving;
 mod plan;
 mod promote;
@@ -35,6 +36,7 @@ pub(crate) async fn run(command: &ShardsCommand) -> anyhow::Result<ExitCode> {
         ShardsCommand::Status(args) => status::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Move(args) => moving::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Promote(args) => promote::run(args).await.map(|()| ExitCode::SUCCESS),
+        ShardsCommand::Force(args) => force::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Rollback(args) => rollback::run(args).await.map(|()| ExitCode::SUCCESS),
     }
 }

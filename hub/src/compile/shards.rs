@@ -59,6 +59,7 @@ fn owned(ledger: &Ledger) -> BTreeMap<&ShardName, Owned<'_>> {
                 owner_count: entry.owner_count,
                 state: state.into(),
                 view_revision: entry.view_revision,
+                fenced: entry.is_fenced(),
             });
         }
     }

@@ -18,7 +18,7 @@ use portolan_merge::cursor::is_cursor;
 use portolan_runtime::Secret;
 
 use crate::decision::plan::Forward;
-use crate::value::classify::{ApiRequest, View, field};
+use crate::value::classify::{ApiRequest, View, field, write_owner};
 use crate::value::fault::Fault;
 use crate::value::snapshot::LeaseName;
 use crate::value::traffic::TrafficClass;
@@ -94,7 +94,11 @@ fn identify(forward: &Forward, headers: &mut HeaderMap, token: &Secret) -> Resul
     forward
         .act_as
         .write(headers)
-        .map_err(|_| unfit("the user name", cluster))
+        .map_err(|_| unfit("the user name", cluster))?;
+    match forward.grant.as_ref().filter(|grant| grant.fenced) {
+        Some(grant) => write_owner(headers, &grant.shard, grant.epoch).map_err(|_| unfit("the shard", cluster)),
+        None => Ok(()),
+    }
 }
 
 /// The router's credential for a member, as `Authorization`.

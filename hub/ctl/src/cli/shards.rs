@@ -9,7 +9,7 @@ use super::{HubArgs, OutputArgs};
 
 const SHARDS_HELP: &str = "\
 What shards are and would be is the hub's to tell, by its admin port: --hub-admin HOST:PORT (by
-kubectl port-forward where the hub is a Pod), or --dir DIR. Move, promote and rollback also
+kubectl port-forward where the hub is a Pod), or --dir DIR. Move, promote, force and rollback also
 write ShardingConfigs: --hub-kubeconfig FILE, or --dir DIR. They show what would come of it, and write
 nothing without --yes.";
 
@@ -96,6 +96,17 @@ Examples:
   $ portolanctl shards rollback ops/a --dir fleet
   $ portolanctl shards rollback ops/a --dir fleet --yes";
 
+const FORCE_HELP: &str = "\
+A release waits until every router has let go, and until the member refuses late writes. A router
+that is not heard is waited for 10 minutes, and so is an agent. Forced, the release waits for no
+router: one that is still there goes on writing for the old owner until it hears of it, where its
+writes are not fenced. What is waited for stands in status.releases, and in `shards status`. It
+is recorded in annotation ctrlmesh.kusionstack.io/force-release, with who did it and why.
+
+Examples:
+  $ portolanctl shards force ops/a --reason 'gateway-2 burnt' --dir fleet
+  $ portolanctl shards force ops/a --pair east/shop-c --reason 'gateway-2 burnt' --dir fleet --yes";
+
 /// What is asked of shards, or done to them.
 #[derive(Debug, Subcommand)]
 #[command(after_help = SHARDS_HELP)]
@@ -118,6 +129,9 @@ pub(crate) enum ShardsCommand {
     /// Give the canary of a root a larger part, or have it give back all: its version has become the rule
     #[command(after_help = PROMOTE_HELP)]
     Promote(PromoteArgs),
+    /// Wait no longer for routers to let go of what a shard is to give to others
+    #[command(after_help = FORCE_HELP)]
+    Force(ForceArgs),
     /// Put the spec of a shard back that was accepted last
     #[command(after_help = ROLLBACK_HELP)]
     Rollback(RollbackArgs),
@@ -242,6 +256,21 @@ pub(crate) struct RollbackArgs {
     /// The shard
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) shard: ShardName,
+    #[command(flatten)]
+    pub(crate) edit: EditArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ForceArgs {
+    /// The shard that lets go
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) shard: ShardName,
+    /// Only this pair; repeatable [default: all that it lets go of]
+    #[arg(long = "pair", value_name = "CLUSTER/NAMESPACE")]
+    pub(crate) pairs: Vec<String>,
+    /// Why: whoever looks is told
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
     #[command(flatten)]
     pub(crate) edit: EditArgs,
 }

@@ -102,7 +102,7 @@ async fn replace(
     api(hub, name).replace(name.name(), &parameters, object).await
 }
 
-fn api(hub: &Client, name: &ShardName) -> Api<DynamicObject> {
+pub(super) fn api(hub: &Client, name: &ShardName) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<ShardingConfig>(&());
     Api::namespaced_with(hub.clone(), name.namespace(), &kind)
 }

@@ -136,11 +136,15 @@ fn what_is_promised_is_not_taken_back_nor_promised_twice() {
 fn what_nobody_waits_for_is_taken_back() {
     let mut fleet = fleet();
     lets_go(&mut fleet);
-    fleet.compile(0);
+    let before = fleet.compile(0).state.ledger.get("east", "ns-b").unwrap().view_revision;
     fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
     let world = fleet.compile(0);
     let entry = world.state.ledger.get("east", "ns-b").unwrap();
-    assert_eq!((entry.releasing_since, entry.owner_count), (None, 1));
+    assert_eq!(
+        (entry.releasing_since, entry.owner_count, entry.view_revision),
+        (None, 2, before),
+        "what was acknowledged of the epoch before says nothing of this one"
+    );
     assert_eq!(world.refusal("a"), None);
 }
 

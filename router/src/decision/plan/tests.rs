@@ -61,7 +61,8 @@ fn member(cluster: &str, namespaces: &[&str]) -> told::MemberGrant {
         };
         v1::NamespaceGrant {
             namespace: name.into(),
-            owner_count: 1,
+            owner_count: 4,
+            fenced: true,
             state: state.into(),
             ..v1::NamespaceGrant::default()
         }

@@ -7,7 +7,7 @@ use http::header::{ACCEPT, AUTHORIZATION, CONNECTION, HOST, TE, UPGRADE};
 use proptest::prelude::*;
 
 use super::*;
-use crate::decision::plan::Rewrite;
+use crate::decision::plan::{Rewrite, WriteGrant};
 use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::Snapshot;
 use crate::value::snapshot::told;
@@ -32,6 +32,7 @@ fn forward(rewrite: Rewrite) -> Forward {
         act_as: Impersonation::user("system:serviceaccount:ns:sa"),
         needs: vec![],
         warning: None,
+        grant: None,
     }
 }
 
@@ -301,4 +302,30 @@ fn no_member_is_sent_a_cursor() {
     );
     let own = format!("{path}?resourceVersion=17");
     assert_eq!(asked(&own), own, "a member's own");
+}
+
+#[test]
+fn a_write_says_for_which_owner_of_its_namespace_it_is_where_the_member_asks() {
+    let says = |fenced| {
+        let grant = WriteGrant {
+            namespace: "ns-a".to_owned(),
+            shard: "ops/blue".to_owned(),
+            epoch: 4,
+            fenced,
+        };
+        let forward = Forward {
+            grant: Some(grant),
+            ..forward(Rewrite::default())
+        };
+        let head = rewritten(&forward, "/api/v1/namespaces/ns-a/pods/x", &[]).unwrap();
+        let value = |name: &str| {
+            head.headers
+                .get(name)
+                .and_then(|value| value.to_str().ok().map(str::to_owned))
+        };
+        let extra = |key: &str| value(&format!("impersonate-extra-ctrlmesh.kusionstack.io%2f{key}"));
+        (extra("shard"), extra("epoch"))
+    };
+    assert_eq!(says(true), (Some("ops/blue".to_owned()), Some("4".to_owned())));
+    assert_eq!(says(false), (None, None));
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_runtime::Chain;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, POLICIES};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, POLICIES};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
@@ -88,7 +88,7 @@ impl HubState {
     /// For `RouterHello`.
     pub(super) fn capabilities(&self) -> Vec<String> {
         let reads = (!self.held_to_format_1).then_some(CURSOR_FORMAT_2);
-        let all = reads.into_iter().chain([POLICIES]);
+        let all = reads.into_iter().chain([POLICIES, FENCE]);
         all.map(str::to_owned).collect()
     }
 

@@ -303,3 +303,26 @@ fn an_original_manifest_keeps_its_meaning() {
         ("GET /api/v1/namespaces/ns-z/secrets/s", "owned-namespace → home"),
     ]);
 }
+
+#[test]
+fn a_write_to_what_the_shard_has_by_name_is_of_its_grant() {
+    let world = World::new(two());
+    let grant = |request: &str| {
+        let grant = world.forward(request).grant?;
+        assert_eq!((grant.shard.as_str(), grant.epoch, grant.fenced), ("ops/blue", 4, true));
+        Some(grant.namespace)
+    };
+    let of = |namespace: &str| Some(namespace.to_owned());
+    for (request, namespace) in [
+        ("POST /api/v1/namespaces/ns-a/pods", of("ns-a")),
+        ("DELETE /api/v1/namespaces/ns-c/pods", of("ns-c")),
+        ("POST /api/v1/namespaces/ns-a/pods/x/exec", of("ns-a")),
+        ("PATCH /api/v1/namespaces/ns-a", of("ns-a")),
+        ("GET /api/v1/namespaces/ns-a/pods/x", None),
+        // Its own namespace, which the shard does not have.
+        ("POST /api/v1/namespaces/ops/pods", None),
+        ("PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/op", None),
+    ] {
+        assert_eq!(grant(request), namespace, "{request}");
+    }
+}

@@ -188,6 +188,7 @@ pub(super) fn ownership(wire: &v1::Ownership) -> Result<Ownership, BuildError> {
             owner_count: grant.owner_count,
             view_revision: grant.view_revision,
             state: grant_state(grant.state),
+            fenced: grant.fenced,
         };
         namespaces.insert(namespace("namespaces", &grant.namespace)?, pair);
     }
