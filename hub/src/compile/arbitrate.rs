@@ -176,7 +176,7 @@ fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &Shar
     };
     let field = if spec.leader_election_name() != before.leader_election_name() {
         "spec.controller.leaderElectionName"
-    } else if spec.resource_lock() != before.resource_lock() {
+    } else if spec.resource_lock().core_resource() != before.resource_lock().core_resource() {
         "spec.controller.leaderElectionResourceLock"
     } else if spec.primary_cluster == before.primary_cluster {
         "spec.callerClusters"
