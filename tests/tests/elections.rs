@@ -32,7 +32,8 @@ static WEST: RwLock<()> = RwLock::const_new(());
 
 async fn world() -> &'static World {
     let shard = |name: &str, callers: &str, lock: &str, namespace: &str| {
-        federated(name, "east", &[("east", &[namespace])])
+        let in_west = format!("{namespace}-w");
+        federated(name, "east", &[("east", &[namespace]), ("west", &[&in_west])])
             .replace(
                 "callerClusters: [east]\n  primaryCluster: east",
                 &format!("callerClusters: [{callers}]\n  primaryCluster: west"),
@@ -49,7 +50,17 @@ async fn world() -> &'static World {
     .concat();
     let plan = Plan {
         members: &["east", "west"],
-        namespaces: &["east/el-1", "east/el-2", "east/el-3", "east/el-4", "east/el-5"],
+        namespaces: &[
+            "east/el-1",
+            "east/el-2",
+            "east/el-3",
+            "east/el-4",
+            "east/el-5",
+            "west/el-1-w",
+            "west/el-2-w",
+            "west/el-3-w",
+            "west/el-4-w",
+        ],
         manifests: &manifests,
         ..Plan::default()
     };
