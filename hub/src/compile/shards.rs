@@ -150,6 +150,7 @@ fn shard(
         config_generation: accepted.generation,
         primary_cluster: spec.primary_cluster().unwrap_or_default().to_owned(),
         leader_election_name: spec.leader_election_name().unwrap_or_default().to_owned(),
+        lock_resource: spec.resource_lock().core_resource().unwrap_or_default().to_owned(),
         explicit_view: spec.explicit_view == ExplicitView::Allow,
         enforcement: enforcement.into(),
         members,

@@ -126,12 +126,19 @@ pub(crate) struct Rewrite {
     pub(crate) fields: Option<&'static str>,
     /// The leader-election Lease is renamed in path, query and both bodies.
     pub(crate) lease: Option<LeaseName>,
+    /// The leader lock may be among what the answer shows: it is renamed there, and the request is none of an election.
+    pub(crate) shown: Option<LeaseName>,
 }
 
 impl Rewrite {
     /// Whether request and response bodies must be buffered and changed.
     pub(crate) fn touches_bodies(&self) -> bool {
-        self.lease.is_some()
+        self.renames_answers().is_some()
+    }
+
+    /// Whose member's name becomes the client's in answers.
+    pub(crate) fn renames_answers(&self) -> Option<&LeaseName> {
+        self.lease.as_ref().or(self.shown.as_ref())
     }
 }
 

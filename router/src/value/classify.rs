@@ -168,6 +168,11 @@ impl ApiRequest {
         self.verb.is_read() && matches!(self.method, Method::GET | Method::HEAD) && !connects
     }
 
+    /// The name that its `fieldSelector` demands, whatever its verb.
+    pub(crate) fn demanded_name(&self) -> Option<String> {
+        field::exact(&self.query.first("fieldSelector")?, "metadata.name")
+    }
+
     /// Whether it is about one Lease and ends by itself, as all requests of a leader election. No path that only has the
     /// words in it: what is behind `proxy`, a collection, a watch.
     pub(crate) fn is_lease(&self) -> bool {

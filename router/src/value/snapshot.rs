@@ -132,6 +132,8 @@ pub(crate) struct Shard {
     pub(crate) primary_cluster: Arc<str>,
     /// The leader-election Lease as the operator names it, and as it lies in the primary cluster.
     pub(crate) lease: Option<LeaseName>,
+    /// The resource of the core group that carries the lock under the same two names.
+    pub(crate) lock_resource: Option<&'static str>,
     /// Whether callers may use `/clusters/<member>`.
     pub(crate) explicit_view: bool,
     /// What happens to single-object requests outside the shard.

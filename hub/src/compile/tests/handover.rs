@@ -299,6 +299,20 @@ fn the_lease_does_not_move_while_anybody_may_hold_it() {
         assert_eq!(world.refusal("shard"), Some(ConditionReason::Invalid), "{lease:?}");
         assert!(world.message("shard").contains("spec.controller.leaderElectionName"));
     }
+    let lock = json!({"leaderElectionName": "op", "leaderElectionResourceLock": "configmaps"});
+    let carried = ShardingConfigSpec {
+        controller: serde_json::from_value(lock).unwrap(),
+        ..of("west", None)
+    };
+    fleet.apply("shard", carried);
+    let world = fleet.compile(0);
+    for word in [
+        "spec.controller.leaderElectionResourceLock",
+        "op in west",
+        "to op (configmaps too) in west",
+    ] {
+        assert!(world.message("shard").contains(word), "{}", world.message("shard"));
+    }
     fleet.apply("shard", of("east", Some("op")));
     let callers = fleet.agent("east").callers.take();
     assert!(fleet.compile(0).message("shard").contains("not known yet"));

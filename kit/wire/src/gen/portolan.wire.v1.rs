@@ -872,6 +872,9 @@ pub struct Shard {
     /// The format of cursors to write, which all routers read. None: 1.
     #[prost(uint32, tag = "14")]
     pub cursor_format: u32,
+    /// Resource of the core group that carries the leader lock beside a Lease of that name: configmaps, endpoints. Empty: none.
+    #[prost(string, tag = "15")]
+    pub lock_resource: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShardMember {

@@ -223,6 +223,44 @@ fn the_lease_is_renamed_in_path_and_query() {
 }
 
 #[test]
+fn a_lock_of_the_core_group_is_renamed_in_its_path() {
+    let forward = forward(Rewrite {
+        lease: Some(LeaseName {
+            client: "op".into(),
+            member: "op---blue".into(),
+        }),
+        ..Rewrite::default()
+    });
+    for base in [
+        "/api/v1/namespaces/ops/configmaps",
+        "/api/v1/watch/namespaces/ops/configmaps",
+    ] {
+        let head = rewritten(&forward, &format!("{base}/op"), &[]).unwrap();
+        assert_eq!(head.uri.to_string(), format!("{base}/op---blue"));
+    }
+}
+
+#[test]
+fn what_has_the_locks_name_is_not_shown_beside_it() {
+    let forward = forward(Rewrite {
+        shown: Some(LeaseName {
+            client: "op".into(),
+            member: "op---blue".into(),
+        }),
+        ..Rewrite::default()
+    });
+    for (asked, sent) in [
+        ("", ""),
+        ("?fieldSelector=metadata.name!=op", "metadata.name!=op---blue,"),
+    ] {
+        let head = rewritten(&forward, &format!("/api/v1/namespaces/ops/configmaps{asked}"), &[]).unwrap();
+        let query = crate::value::classify::Query::new(head.uri.query());
+        let fields = query.first("fieldSelector").unwrap().into_owned();
+        assert_eq!(fields, format!("{sent}metadata.name!=op"));
+    }
+}
+
+#[test]
 fn answers_are_cleaned_and_marked() {
     let mut forward = forward(Rewrite::default());
     forward.warning = Some("namespace \"x\" é\n".into());

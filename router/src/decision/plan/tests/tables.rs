@@ -152,8 +152,7 @@ fn the_election_has_a_lease_of_the_shard() {
         ),
         (&format!("POST {LEASES}"), "other-lease ? east, home, east by lease op"),
         (&format!("GET {LEASES}/other"), "other-lease ? east, home by lease op"),
-        (&format!("GET {LEASES}"), "other-lease ⇒ east"),
-        (&format!("DELETE {LEASES}"), "other-lease → east"),
+        (&format!("GET {LEASES}"), "other-lease ⇒ east shown:op"),
         (
             &format!("GET {LEASES}?watch&fieldSelector=metadata.name=other"),
             "other-lease ⇒ east",

@@ -121,6 +121,7 @@ fn bad_rules_keep_the_last_good_ones() {
             |rules| rules.leader_election_name = "Not a name".into(),
             "leader_election_name",
         ),
+        (|rules| rules.lock_resource = "secrets".into(), "lock_resource"),
         (|rules| rules.members.push(rules.members[0].clone()), "cluster"),
         (
             |rules| {
