@@ -55,6 +55,8 @@ struct Span<'a> {
     shard: &'a str,
     /// Not before somebody asked for it.
     after: u64,
+    /// When its own grant was seen.
+    seen: u64,
     /// Not after the next owner's grant was seen.
     up_to: u64,
 }
@@ -89,6 +91,7 @@ fn spans<'a>(asks: &'a [Ask], grants: &'a [Grant]) -> Vec<Span<'a>> {
         Span {
             shard: &grant.shard,
             after: ask.map_or(0, |ask| ask.revision),
+            seen: grant.revision,
             up_to,
         }
     });
@@ -107,9 +110,14 @@ fn foreign(spans: &[Span<'_>], writes: &[Write]) -> Vec<Finding> {
         match spans.iter().skip(now).position(may) {
             Some(further) => now += further,
             None => {
-                let owner = spans.get(now).map_or("nobody", |span| span.shard);
+                let mut before = spans.iter().rev();
+                let owner = before.find(|span| span.seen < write.revision);
+                let owner = owner.map_or("nobody", |span| span.shard);
                 let author = told(&write.author);
-                let what = format!("foreign: revision {} is of {author}, not of {owner}", write.revision);
+                let what = format!(
+                    "foreign: revision {} is of {author}, and {owner} was granted it last",
+                    write.revision
+                );
                 wrong.push((write.revision, what));
             }
         }
