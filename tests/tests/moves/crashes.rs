@@ -1,6 +1,7 @@
 //! What dies while namespaces move: routers, agents, members, and the hub. Each by SIGKILL, each comes back after a moment; one after
-//! the other, beside those of the other lane. In the short form the hub only stands still: one that starts waits a minute for routers
-//! before it moves anything. Where members refuse late writes, writes are held up too.
+//! the other, beside those of the other lane. In the short form what would make moves wait a minute only stands still: the
+//! hub, which waits for routers when it starts, and where members refuse late writes the routers, which cannot say of what was before
+//! them that it is answered. There writes are held up too.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,6 +73,11 @@ impl Crash {
         match self {
             Self::Router(number) => {
                 let mut router = ground.routers[number].lock().await;
+                if ground.hub.is_none() && !ground.ways.is_empty() {
+                    let pid = router.pid().unwrap();
+                    stand_still(pid, away).await;
+                    return;
+                }
                 router.kill().await.unwrap();
                 sleep(away).await;
                 router.start_again().await.unwrap();
@@ -101,17 +107,20 @@ impl Crash {
 
 async fn hub(ground: &Ground, away: Duration) {
     let Some(hub) = &ground.hub else {
-        let process = Pid::from_raw(ground.world.fleet.process("hub").unwrap().pid);
-        kill(process, Signal::SIGSTOP).unwrap();
-        sleep(away).await;
-        kill(process, Signal::SIGCONT).unwrap();
-        return;
+        let pid = ground.world.fleet.process("hub").unwrap().pid;
+        return stand_still(pid, away).await;
     };
     let mut hub = hub.lock().await;
     hub.kill().await.unwrap();
     sleep(away).await;
     hub.start_again().await.unwrap();
     hub.ready().await;
+}
+
+async fn stand_still(pid: i32, lasts: Duration) {
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    sleep(lasts).await;
+    kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
 }
 
 impl Crashes {

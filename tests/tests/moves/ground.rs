@@ -12,7 +12,7 @@ use portolan_tests::daemon::Daemon;
 use portolan_tests::routers;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{HUB, Plan, World};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::balancer::Balancer;
@@ -119,6 +119,10 @@ impl Ground {
         };
         ground.quick_breakers().await?;
         ground.answers().await;
+        for shard in SHARDS {
+            let owners = NAMESPACES.into_iter().map(|name| (name, first_owner(name)));
+            ground.world.own(shard, clusters(owners, shard)).await?;
+        }
         if ground.is_fenced().await? {
             ground.ways().await?;
             ground.answers().await;
@@ -177,10 +181,14 @@ impl Ground {
         }
         for name in SHARDS {
             eventually("handovers are fenced", || async {
-                let status = shards.get(name).await?.status.unwrap_or_default();
+                let shard = shards.get(name).await?;
+                let status = shard.status.unwrap_or_default();
                 let mut found = status.conditions.iter().filter(|condition| condition.type_ == FENCED);
                 let found = found.next();
-                anyhow::ensure!(found.is_some_and(|found| found.status == "True"), "{found:?}");
+                let holds = found.is_some_and(|found| {
+                    found.status == "True" && found.observed_generation >= shard.metadata.generation
+                });
+                anyhow::ensure!(holds, "{found:?}");
                 anyhow::Ok(())
             })
             .await;
@@ -207,20 +215,25 @@ impl Ground {
     }
 }
 
+/// `clusters` of a shard if the moving namespaces have these owners.
+pub(crate) fn clusters<'a>(owners: impl Iterator<Item = (&'a str, &'a str)> + Clone, shard: &str) -> Value {
+    let of_member = |member: &&str| {
+        let mine = owners
+            .clone()
+            .filter(|(name, owner)| *owner == shard && member_of(name) == *member);
+        let names: Vec<_> = mine.map(|(name, _)| name).chain([home(shard, member)]).collect();
+        json!({"name": member, "namespaces": names})
+    };
+    MEMBERS.iter().map(of_member).collect()
+}
+
+/// Shards have what stays: the other namespaces are granted when the routers run that will be asked about them.
 async fn world() -> anyhow::Result<World> {
     let mut manifests = String::new();
     for shard in SHARDS {
-        let owned = MEMBERS.map(|member| {
-            let moving = NAMESPACES
-                .into_iter()
-                .filter(|name| member_of(name) == member && first_owner(name) == shard);
-            (member, moving.chain([home(shard, member)]).collect::<Vec<_>>())
-        });
-        let owned: Vec<_> = owned
-            .iter()
-            .map(|(member, names)| (*member, names.as_slice()))
-            .collect();
-        manifests += &federated(shard, "east", &owned);
+        let homes = MEMBERS.map(|member| (member, [home(shard, member)]));
+        let homes: Vec<_> = homes.iter().map(|(member, home)| (*member, home.as_slice())).collect();
+        manifests += &federated(shard, "east", &homes);
     }
     let homes = HOMES.into_iter().flat_map(|homes| MEMBERS.into_iter().zip(homes));
     let namespaces: Vec<_> = NAMESPACES

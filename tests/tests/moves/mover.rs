@@ -14,10 +14,10 @@ use portolan_tests::world::HUB;
 use rand::rngs::StdRng;
 use rand::seq::{IteratorRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
 
-use crate::ground::{Ground, MEMBERS, NAMESPACES, SHARDS, first_owner, home, member_of};
+use crate::ground::{Ground, NAMESPACES, SHARDS, clusters, first_owner, member_of};
 use crate::history::{History, revision};
 use crate::judge::Ask;
 
@@ -150,23 +150,14 @@ impl<'a> Mover<'a> {
         changed.shuffle(&mut self.rng);
         let shards: Api<ShardingConfig> = Api::namespaced(self.hub.clone(), "operators");
         for shard in changed {
-            let patch = Patch::Merge(json!({"spec": {"clusters": self.clusters(shard)}}));
+            let owners = self.wanted.iter().map(|(name, owner)| (*name, *owner));
+            let patch = Patch::Merge(json!({"spec": {"clusters": clusters(owners, shard)}}));
             let params = PatchParams::default();
             eventually("an edit is taken", || shards.patch(shard, &params, &patch)).await;
         }
         for ((name, to), before) in drawn.iter().zip(befores) {
             self.asked(name, to, before);
         }
-    }
-
-    fn clusters(&self, shard: &str) -> Value {
-        let of_member = |member: &&str| {
-            let moving = self.wanted.iter();
-            let mine = moving.filter(|(name, owner)| **owner == shard && member_of(name) == *member);
-            let names: Vec<_> = mine.map(|(name, _)| *name).chain([home(shard, member)]).collect();
-            json!({"name": member, "namespaces": names})
-        };
-        MEMBERS.iter().map(of_member).collect()
     }
 
     async fn revision_of(&self, name: &str) -> u64 {
