@@ -107,20 +107,16 @@ fn foreign(spans: &[Span<'_>], writes: &[Write]) -> Vec<Finding> {
         let may = |span: &Span<'_>| {
             span.shard == write.author.0 && span.after < write.revision && write.revision <= span.up_to
         };
-        match spans.iter().skip(now).position(may) {
-            Some(further) => now += further,
-            None => {
-                let mut before = spans.iter().rev();
-                let owner = before.find(|span| span.seen < write.revision);
-                let owner = owner.map_or("nobody", |span| span.shard);
-                let author = told(&write.author);
-                let what = format!(
-                    "foreign: revision {} is of {author}, and {owner} was granted it last",
-                    write.revision
-                );
-                wrong.push((write.revision, what));
-            }
+        if let Some(further) = spans.iter().skip(now).position(may) {
+            now += further;
+            continue;
         }
+        let mut before = spans.iter().rev();
+        let owner = before.find(|span| span.seen < write.revision);
+        let owner = owner.map_or("nobody", |span| span.shard);
+        let (author, revision) = (told(&write.author), write.revision);
+        let what = format!("foreign: revision {revision} is of {author}, and {owner} was granted it last");
+        wrong.push((revision, what));
     }
     wrong
 }

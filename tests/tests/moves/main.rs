@@ -93,7 +93,12 @@ async fn no_increment_is_lost_or_foreign_while_namespaces_move() {
     }
     eventually("all is read", || history.is_whole(&ground.world)).await;
     println!("crashes                {:?}", crashes.counts);
-    let wrong = sentence(&history, &asks, &lines, &crashes, begun, options.log.as_deref());
+    let (wrong, log) = sentence(&history, &asks, &lines, begun);
+    let stories = NAMESPACES.map(|name| (history.of(name), asks.get(name).cloned().unwrap_or_default()));
+    Times::of(&stories, &crashes).print();
+    if let Some(file) = &options.log {
+        std::fs::write(file, log).unwrap();
+    }
     assert!(wrong.is_empty(), "PORTOLAN_SEED={}\n{}", options.seed, wrong.join("\n"));
 }
 
@@ -121,25 +126,22 @@ async fn in_use(history: &History) {
     }
 }
 
-/// Judges, tells, and writes the log; all that is wrong.
+/// All that is wrong, and the log of who wrote when.
 fn sentence(
     history: &History,
     asks: &BTreeMap<&'static str, Vec<Asked>>,
     lines: &[Line],
-    crashes: &Crashes,
     begun: Instant,
-    file: Option<&str>,
-) -> Vec<String> {
-    let (mut wrong, mut log) = (Vec::new(), String::new());
-    let stories = NAMESPACES.map(|name| history.of(name));
-    let asks = NAMESPACES.map(|name| asks.get(name).map_or(&[][..], Vec::as_slice));
-    for ((name, story), asks) in NAMESPACES.into_iter().zip(&stories).zip(asks) {
+) -> (Vec<String>, String) {
+    let (mut wrong, mut log, mut written) = (Vec::new(), String::new(), 0);
+    for name in NAMESPACES {
+        let (story, asks) = (history.of(name), asks.get(name).map_or(&[][..], Vec::as_slice));
         let mine = lines.iter().filter(|line| line.namespace == name);
         let attempts: BTreeMap<Author, Attempt> = mine.map(|line| (line.author.clone(), line.attempt)).collect();
         let asked: Vec<Ask> = asks.iter().map(|asked| asked.ask.clone()).collect();
         let grants: Vec<Grant> = story.grants.iter().map(|(_, grant)| grant.clone()).collect();
         let writes: Vec<Write> = story.writes.iter().map(|(_, write)| write.clone()).collect();
-        let told = Log::of(story, asks, lines, begun);
+        let told = Log::of(&story, asks, lines, begun);
         let found = judge(&asked, &grants, &writes, &attempts);
         wrong.extend(
             found
@@ -147,14 +149,8 @@ fn sentence(
                 .map(|(revision, what)| format!("{name}: {what}\n{}", told.around(*revision))),
         );
         log += &told.lines(name);
+        written += writes.len();
     }
-    let written: usize = stories.iter().map(|story| story.writes.len()).sum();
-    let granted: usize = stories.iter().map(|story| story.grants.len()).sum();
-    println!("writes in members      {written}, grants {granted}");
-    let pairs: Vec<_> = stories.iter().zip(asks).collect();
-    Times::of(&pairs, crashes).print();
-    if let Some(file) = file {
-        std::fs::write(file, log).unwrap();
-    }
-    wrong
+    println!("writes in members      {written}");
+    (wrong, log)
 }

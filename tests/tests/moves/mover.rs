@@ -76,11 +76,7 @@ impl<'a> Mover<'a> {
     /// Namespaces with another owner than is wanted now.
     fn draw(&mut self, most: usize) -> Vec<(&'static str, &'static str)> {
         let under_way = self.under_way();
-        let anew = under_way
-            .iter()
-            .copied()
-            .filter(|_| self.rng.random_ratio(ANEW, 100))
-            .next();
+        let anew = under_way.iter().copied().find(|_| self.rng.random_ratio(ANEW, 100));
         let room = UNDER_WAY.saturating_sub(under_way.len()).min(most);
         let idle = NAMESPACES.into_iter().filter(|name| !under_way.contains(name));
         let names = idle.sample(&mut self.rng, room).into_iter().chain(anew).take(most);

@@ -23,7 +23,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    pub(crate) fn of(stories: &[(&Story, &[Asked])], crashes: &Crashes) -> Self {
+    pub(crate) fn of(stories: &[(Story, Vec<Asked>)], crashes: &Crashes) -> Self {
         let mut times = Self {
             calm: Vec::new(),
             disturbed: Vec::new(),
