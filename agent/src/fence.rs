@@ -242,7 +242,9 @@ mod tests {
         let mut closings = Closings::new();
         let orders = |all: &[(&str, u64)]| all.iter().map(|(name, epoch)| ((*name).to_owned(), *epoch)).collect();
         assert!(follow(&mut closings, &orders(&[("a", 2), ("b", 3)])));
-        closings.values_mut().for_each(|closing| closing.annotated("u", true));
+        for closing in closings.values_mut() {
+            closing.annotated("u", true);
+        }
         assert!(!follow(&mut closings, &orders(&[("a", 2)])));
         assert_eq!(closings.len(), 1);
         assert_eq!(closings["a"].standing, Standing::Annotated);

@@ -60,8 +60,8 @@ pub(crate) struct RouterState {
     pub(crate) came: Instant,
     /// When it reported last on this stream.
     pub(crate) heard: Option<Instant>,
-    /// Whether it has told on this stream how rules of policies stand.
-    pub(crate) has_told_rules: bool,
+    /// When it told last on this stream how rules of policies stand.
+    pub(crate) told_rules: Option<Instant>,
     /// How rules of policies stand in it, as it reported last: on this stream, or on one before.
     pub(crate) rules: Arc<RuleReport>,
 }
@@ -127,7 +127,7 @@ impl RouterState {
             reported: Reported::default(),
             came: Instant::now(),
             heard: None,
-            has_told_rules: false,
+            told_rules: None,
             rules: Arc::default(),
         }
     }
@@ -287,7 +287,7 @@ impl Acks {
         let mut routers = self.routers.write();
         let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
         let changed = state.is_some_and(|state| {
-            let is_first = !std::mem::replace(&mut state.has_told_rules, true);
+            let is_first = state.told_rules.replace(Instant::now()).is_none();
             let before = std::mem::replace(&mut state.rules, rules.into());
             is_first || standing(&before) != standing(&state.rules)
         });

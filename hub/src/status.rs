@@ -176,7 +176,7 @@ impl StatusWriter {
                 |has_spoken: fn(&RouterState) -> bool| Presences::of(&enrolled, routers, self.started, has_spoken);
             (self.breaker_presences, self.policy_presences) = (
                 presences(|router| router.heard.is_some()),
-                presences(|router| router.has_told_rules || !router.serves_policies),
+                presences(|router| router.told_rules.is_some() || !router.serves_policies),
             );
             let mut wanted = self.of_members(sources);
             wanted.extend(of_shards(sources));

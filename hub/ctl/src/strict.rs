@@ -178,7 +178,7 @@ mod tests {
             ("spce: {}", "spce is no field: did you mean spec?"),
             (
                 "spec: {controller: {lease: x}}",
-                "spec.controller.lease is no field: there are leaderElection, leaderElectionName",
+                "spec.controller.lease is no field: there are leaderElection, leaderElectionName, leaderElectionResourceLock",
             ),
         ];
         for (spec, told) in cases {

@@ -222,7 +222,7 @@ async fn what_a_router_said_of_rules_stands_until_it_speaks_on_its_next_stream()
     acks.policies_reported("r", 1, report.clone());
     acks.update("r", 1, |state| state.left = Some(Instant::now()));
     acks.connected("r", RouterState::new(2, BTreeMap::new()));
-    let known = || acks.read(|routers| (routers["r"].has_told_rules, (*routers["r"].rules).clone()));
+    let known = || acks.read(|routers| (routers["r"].told_rules.is_some(), (*routers["r"].rules).clone()));
     assert_eq!(known(), (false, report));
     acks.policies_reported("r", 2, RuleReport::default());
     assert_eq!(known(), (true, RuleReport::default()));

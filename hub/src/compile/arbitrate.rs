@@ -165,7 +165,7 @@ fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &Shar
     let place = |spec: &ShardingConfigSpec| {
         let name = spec.leader_election_name()?.to_owned();
         let lock = spec.resource_lock().core_resource();
-        Some(((name, lock), spec.primary_cluster().map(ToOwned::to_owned)))
+        Some((name, lock, spec.primary_cluster().map(ToOwned::to_owned)))
     };
     let (current, wanted) = (place(before), place(spec));
     if current.is_none() || wanted == current {
@@ -183,8 +183,8 @@ fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &Shar
     } else {
         "spec.primaryCluster"
     };
-    let words = |place: Option<((String, Option<&str>), Option<String>)>| {
-        let Some(((name, lock), cluster)) = place else {
+    let words = |place: Option<(String, Option<&str>, Option<String>)>| {
+        let Some((name, lock, cluster)) = place else {
             return "none of the shard's own".to_owned();
         };
         let kind = lock.map_or_else(String::new, |lock| format!(" ({lock} too)"));

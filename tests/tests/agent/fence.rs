@@ -9,6 +9,7 @@ use http::{Method, Request};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt as _};
+use portolan_runtime::Tasks;
 use portolan_testbed::eventually;
 use portolan_wire::v1 as wire;
 use serde_json::{Value, json};
@@ -51,6 +52,7 @@ struct Balancer {
     url: String,
     /// All connections go to the first one.
     first_alone: Arc<AtomicBool>,
+    _tasks: Tasks,
 }
 
 impl Balancer {
@@ -59,18 +61,24 @@ impl Balancer {
         let url = format!("https://{}", listener.local_addr().unwrap());
         let first_alone = Arc::new(AtomicBool::new(false));
         let (alone, turn) = (first_alone.clone(), AtomicUsize::new(0));
-        tokio::spawn(async move {
+        let tasks = Tasks::new();
+        let connections = tasks.clone();
+        tasks.spawn("balancer", async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let turn = turn.fetch_add(1, Ordering::Relaxed) % targets.len();
                 let target = targets[if alone.load(Ordering::Relaxed) { 0 } else { turn }];
-                tokio::spawn(async move {
+                connections.spawn("balanced", async move {
                     if let Ok(mut upstream) = TcpStream::connect(target).await {
                         let _ = copy_bidirectional(&mut stream, &mut upstream).await;
                     }
                 });
             }
         });
-        Self { url, first_alone }
+        Self {
+            url,
+            first_alone,
+            _tasks: tasks,
+        }
     }
 }
 
@@ -178,13 +186,15 @@ async fn asked(scene: &Scene, epoch: u64, method: Method, path: &str, body: Valu
         .body(body.to_string().into_bytes())
         .unwrap();
     match scene.client.request_text(request).await {
-        Ok(_) => 200,
         Err(kube::Error::Api(status)) => {
             let by_fence = status.message.contains("portolan-fence");
             assert!(status.code != 403 || by_fence, "{method} {path}: {}", status.message);
             status.code
         }
-        Err(error) => panic!("{method} {path}: {error}"),
+        answer => {
+            answer.unwrap();
+            200
+        }
     }
 }
 

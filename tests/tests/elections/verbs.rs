@@ -81,8 +81,13 @@ async fn a_config_map_lives_under_two_names() {
     assert_eq!(stored("west", "configmaps", NAME).await, None);
     assert_eq!(stored("east", "configmaps", NAME).await, None);
 
+    it_is_listed_and_deleted_under_its_name(&api, &made).await;
+    ordinary_ones_stay_at_home().await;
+}
+
+async fn it_is_listed_and_deleted_under_its_name(api: &Api<ConfigMap>, made: &ConfigMap) {
     let by_name = ListParams::default().fields(&format!("metadata.name={NAME}"));
-    let names = |all: Vec<ConfigMap>| all.iter().map(|one| one.name_any()).collect::<Vec<_>>();
+    let names = |all: Vec<ConfigMap>| all.iter().map(ConfigMap::name_any).collect::<Vec<_>>();
     assert_eq!(names(api.list(&by_name).await.unwrap().items), [NAME]);
     let all = names(api.list(&ListParams::default()).await.unwrap().items);
     assert!(
@@ -102,10 +107,9 @@ async fn a_config_map_lives_under_two_names() {
     assert!(api.get_opt(NAME).await.unwrap().is_some());
     api.delete_collection(&DeleteParams::default(), &by_name).await.unwrap();
     assert_eq!(stored("west", "configmaps", "greeting-operator---red").await, None);
-    api.create(&PostParams::default(), &made).await.unwrap();
+    api.create(&PostParams::default(), made).await.unwrap();
     api.delete(NAME, &DeleteParams::default()).await.unwrap();
     assert_eq!(stored("west", "configmaps", "greeting-operator---red").await, None);
-    ordinary_ones_stay_at_home().await;
 }
 
 /// ConfigMaps of other names, and that of the lock's name where no ConfigMap is the lock.

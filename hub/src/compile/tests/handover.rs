@@ -282,13 +282,13 @@ fn the_lease_does_not_move_while_anybody_may_hold_it() {
     fleet.apply("shard", of("east", Some("op")));
     let world = fleet.compile(0);
     assert_eq!(world.refusal("shard"), Some(ConditionReason::Invalid));
-    for word in [
-        "spec.primaryCluster",
+    let words = [
         "op in west",
         "to op in east",
         "east/ops/pod-p",
         "scale the operator to 0",
-    ] {
+    ];
+    for word in words.into_iter().chain(["spec.primaryCluster"]) {
         assert!(world.message("shard").contains(word), "{}", world.message("shard"));
     }
     let primary = |world: &World| world.rules("shard").unwrap().primary_cluster.clone();
@@ -306,11 +306,8 @@ fn the_lease_does_not_move_while_anybody_may_hold_it() {
     };
     fleet.apply("shard", carried);
     let world = fleet.compile(0);
-    for word in [
-        "spec.controller.leaderElectionResourceLock",
-        "op in west",
-        "to op (configmaps too) in west",
-    ] {
+    let field = "spec.controller.leaderElectionResourceLock";
+    for word in [field, "op in west", "to op (configmaps too) in west"] {
         assert!(world.message("shard").contains(word), "{}", world.message("shard"));
     }
     fleet.apply("shard", of("east", Some("op")));

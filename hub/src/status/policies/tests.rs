@@ -157,7 +157,9 @@ impl Scene {
         };
         let (name, object) = self.facts.policies.iter().next().unwrap();
         let enrolled = self.enrolled.iter().collect();
-        let presences = Presences::of(&enrolled, &self.routers, Instant::now(), |router| router.has_told_rules);
+        let presences = Presences::of(&enrolled, &self.routers, Instant::now(), |router| {
+            router.told_rules.is_some()
+        });
         status(sources, &Common::of(sources, &self.withheld, &presences), name, object)
     }
 

@@ -107,6 +107,7 @@ async fn what_goes_no_further_gives_its_tokens_back() {
         asked: &asked,
         life: Life::Unary,
         bytes: 0,
+        election: false,
         deadline: Instant::now() + Duration::from_mins(1),
         judging: Some((&world.policies, judging)),
     };

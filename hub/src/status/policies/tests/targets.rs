@@ -136,7 +136,7 @@ fn what_a_status_says_of_who_is_not_heard_yet_stands() {
     // It comes back, and which callers there are is not known.
     let unknown = (ResourceKind::CallerView, "east".to_owned());
     scene.world.unknown.insert(unknown.clone());
-    scene.router("r", Some("v3")).has_told_rules = true;
+    scene.router("r", Some("v3")).told_rules = Some(Instant::now());
     let unsure = scene.breaker();
     assert_eq!((unsure.target_status.len(), unsure.opened), (1, Some(1)));
     scene.world.unknown.remove(&unknown);

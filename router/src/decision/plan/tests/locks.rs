@@ -119,8 +119,7 @@ fn the_owner_of_a_lock_is_looked_for() {
         world("configmaps", "east")
             .forward(request)
             .needs
-            .iter()
-            .any(|need| *need == Need::Owners)
+            .contains(&Need::Owners)
     };
     assert!(asks(&format!("PUT {MAPS}/op")));
     assert!(!asks(&format!("PUT {LEASES}/op")));
