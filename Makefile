@@ -7,11 +7,11 @@ CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites hostile h2spec alerts chaos policies soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites hostile h2spec alerts chaos moves policies soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
-test e2e hostile h2spec alerts chaos policies soak-clients soak-clients-all: TARGETS := --bins --tests
+test e2e hostile h2spec alerts chaos moves policies soak-clients soak-clients-all: TARGETS := --bins --tests
 TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
@@ -23,13 +23,13 @@ GO_MODULES := examples/operator-go tests/clients
 # Integration tests by name: those that start control planes, the longest first, those that `lint` runs, and all others.
 names = $(notdir $(patsubst %/main,%,$(basename $(wildcard $(addsuffix /*.rs,$1) $(addsuffix /*/main.rs,$1)))))
 SUITES := $(call names,tests/tests tests/testbed/tests tests/node/tests)
-LONG := $(filter hub faults,$(SUITES))
+LONG := $(filter hub faults moves,$(SUITES))
 SUITES := $(LONG) $(filter-out $(LONG),$(SUITES))
 OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call names,*/tests */*/tests))
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo alerts chaos hostile h2spec model policies soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-policies fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo alerts chaos hostile h2spec model moves policies soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -117,6 +117,9 @@ alerts: testbed ## alert rules: well-formed, tried by promtool, and firing under
 
 chaos: testbed ## every fault of a member, with the hub and without it (FAULTS="RST,frozen": those): what all others felt, as a table, beside a plain proxy
 	PORTOLAN_CHAOS=all PORTOLAN_CHAOS_ONLY="$(FAULTS)" $(CARGO) test $(ALL) --test chaos -- --nocapture
+
+moves: testbed ## MOVES (1000) random moves of namespaces between shards under crashes, counted by operators (PORTOLAN_SEED=<seed> draws the same; LOG=<file>: who wrote when)
+	PORTOLAN_MOVES=$(or $(MOVES),1000) PORTOLAN_MOVES_LOG="$(LOG)" $(CARGO) test $(ALL) --test moves -- --nocapture
 
 soak: tools ## random histories of merged watches for SOAK seconds (600); a failing seed is printed
 	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test --locked -p portolan-merge --test watch -- --nocapture

@@ -4,7 +4,7 @@
 //! `portolanctl join` writes them; the agent may read them by name and nothing more, and tells the hub which one is missing
 //! or changed. Where the API server has no MutatingAdmissionPolicy v1 (before Kubernetes 1.36), or has it switched off, the
 //! sweep alone labels, a moment after creation, and coverage is never complete. Callers: `app` runs it; `sweep` asks
-//! [`Covered`], `report` sends what is wrong.
+//! [`Covered`], `allowed` for the fence's, `report` sends what is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -100,6 +100,38 @@ type Generations = BTreeMap<Which, i64>;
 /// What somebody did to an object: its generation unless it is gone.
 type Touched = (Which, Option<i64>);
 
+/// Whether the member has the policy that compares what writes say of their epoch, with its binding, as they shall be.
+/// Whether it goes by them shows when a namespace is closed.
+pub(crate) async fn is_fenced(client: &Client) -> Result<bool, CallError> {
+    let any = PolicyInput {
+        keys: LabelKeys::default(),
+        kinds: BTreeSet::new(),
+    };
+    for (wanted, is_binding) in Policy::Fence.manifests(&any).iter().zip([false, true]) {
+        let found = read(client, (Policy::Fence, is_binding)).await?.flatten();
+        if found.is_none_or(|(found, _)| difference(wanted, &found).is_some()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The object and its generation; `None` inside: there is none; `None`: its kind is not served.
+async fn read(client: &Client, which: Which) -> Result<Option<Option<(Value, i64)>>, CallError> {
+    let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind_of(which)));
+    // A list by name: a GET answers 404 for both.
+    let params = ListParams::default().fields(&format!("metadata.name={}", which.0.name()));
+    let list = match bounded(api.list(&params)).await {
+        Err(error) if error.status() == Some(404) => return Ok(None),
+        list => list?,
+    };
+    let object = list.items.into_iter().next();
+    Ok(Some(object.map(|object| {
+        let generation = object.metadata.generation.unwrap_or_default();
+        (object.data, generation)
+    })))
+}
+
 /// What there is.
 #[derive(Debug, Default)]
 struct Found {
@@ -152,12 +184,12 @@ impl Admission {
             served: true,
             ..Found::default()
         };
-        for policy in Policy::ALL {
-            let Some(object) = self.read((policy, false)).await? else {
+        for policy in Policy::OF_LABELS {
+            let Some(object) = read(&self.client, (policy, false)).await? else {
                 found.served &= policy != Policy::Labels;
                 continue;
             };
-            let binding = self.read((policy, true)).await?.flatten();
+            let binding = read(&self.client, (policy, true)).await?.flatten();
             let kinds = object.as_ref().and_then(|(object, _)| input_of(object));
             let input = PolicyInput {
                 keys: plan.labelling.keys.clone(),
@@ -173,22 +205,6 @@ impl Admission {
             }
         }
         Ok(found)
-    }
-
-    /// The object and its generation; `None` inside: there is none; `None`: its kind is not served.
-    async fn read(&self, which: Which) -> Result<Option<Option<(Value, i64)>>, CallError> {
-        let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind_of(which)));
-        // A list by name: a GET answers 404 for both.
-        let params = ListParams::default().fields(&format!("metadata.name={}", which.0.name()));
-        let list = match bounded(api.list(&params)).await {
-            Err(error) if error.status() == Some(404) => return Ok(None),
-            list => list?,
-        };
-        let object = list.items.into_iter().next();
-        Ok(Some(object.map(|object| {
-            let generation = object.metadata.generation.unwrap_or_default();
-            (object.data, generation)
-        })))
     }
 
     fn tell(&self, faults: &[String]) {
@@ -280,7 +296,7 @@ impl Admission {
 
     /// Returns when somebody changed, made or removed one of the objects.
     async fn until_touched(&self, generations: &Generations, served: bool) {
-        let policies = Policy::ALL
+        let policies = Policy::OF_LABELS
             .into_iter()
             .filter(|policy| served || *policy != Policy::Labels);
         let objects = policies.flat_map(|policy| [(policy, false), (policy, true)]);

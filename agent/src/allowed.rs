@@ -4,22 +4,31 @@
 //! hub's business. Callers: `app` runs it, `report` sends.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
+use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
-use portolan_crds::labels::{ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS};
+use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD, ROLE_FENCE, ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS};
 use portolan_wire::v1::Allowed;
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
+use crate::admission;
 use crate::explain::watch_broke;
-use crate::member::watch_config;
+use crate::member::{CallError, bounded, watch_config};
 use crate::metrics::{Metrics, Watched};
 
 /// Selects what `portolanctl` manages.
 const MANAGED: &str = "app.kubernetes.io/managed-by=portolan";
+/// The right to say an epoch comes with `portolanctl join`, as does the policy that compares it, and seldom goes. Where an older one was run the agent may not look:
+/// a watch would fail for ever.
+const LOOK_FOR_EXTRAS: Duration = Duration::from_secs(30);
+/// While the API server does not answer.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The rules of one kind of roles, by namespace; a ClusterRole's under the empty one.
 #[derive(Debug, Default)]
@@ -30,6 +39,11 @@ struct Roles {
 
 /// Watches for ever; `allowed` is set once both kinds are listed.
 pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>, metrics: Metrics) {
+    let looked_by = client.clone();
+    // Not told before it is known: that the right is gone would be news.
+    let mut extras = None;
+    let mut looks = tokio::time::interval(LOOK_FOR_EXTRAS);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let config = |name: &str| watch_config().labels(MANAGED).fields(&format!("metadata.name={name}"));
     let roles = watcher(Api::<Role>::all(client.clone()), config(ROLE_IMPERSONATE)).default_backoff();
     let cluster_roles = watcher(Api::<ClusterRole>::all(client), config(ROLE_IMPERSONATE_USERS)).default_backoff();
@@ -39,11 +53,19 @@ pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>,
         let applied = tokio::select! {
             Some(event) = roles.next() => event.map(|event| accounts.apply(event, |role| role.rules)),
             Some(event) = cluster_roles.next() => event.map(|event| users.apply(event, |role| role.rules)),
+            _ = looks.tick() => {
+                match extras_of(&looked_by).await {
+                    Some(now) => extras = Some(now),
+                    None => looks.reset_after(LOOK_AGAIN),
+                }
+                Ok(())
+            }
             else => return,
         };
         if let Err(error) = applied {
             watch_broke(&metrics, Watched::roles, ROLE_IMPERSONATE, &error);
-        } else if let Some(now) = by(&accounts, &users) {
+        } else if let (Some(mut now), Some(extras)) = (by(&accounts, &users), &extras) {
+            now.extras = extras.iter().cloned().collect();
             allowed.send_if_modified(|current| current.replace(now.clone()).as_ref() != Some(&now));
         }
     }
@@ -78,7 +100,45 @@ fn by(accounts: &Roles, users: &Roles) -> Option<Allowed> {
     Some(Allowed {
         service_accounts: accounts.into_iter().collect(),
         users: users.into_iter().collect(),
+        extras: Vec::new(),
     })
+}
+
+/// The extras of fences that the router may act with, whatever their values, where the policy that compares them is there;
+/// `None`: that cannot be told now.
+async fn extras_of(client: &Client) -> Option<BTreeSet<String>> {
+    let found = async {
+        if !admission::is_fenced(client).await? {
+            return Ok(BTreeSet::new());
+        }
+        let roles = Api::<ClusterRole>::all(client.clone());
+        let params = ListParams::default().fields(&format!("metadata.name={ROLE_FENCE}"));
+        let list = bounded(roles.list(&params)).await?;
+        let rules: Vec<_> = list.items.into_iter().filter_map(|role| role.rules).flatten().collect();
+        Ok::<_, CallError>(extras(&rules))
+    };
+    match found.await {
+        Err(error) if error.status() == Some(403) => Some(BTreeSet::new()),
+        found => found.ok(),
+    }
+}
+
+fn extras(rules: &[PolicyRule]) -> BTreeSet<String> {
+    let has = |list: &Option<Vec<String>>, word: &str| list.iter().flatten().any(|item| item == word);
+    let may = |key: &&str| {
+        let resource = format!("userextras/{key}");
+        rules.iter().any(|rule| {
+            rule.verbs.iter().any(|verb| verb == "impersonate")
+                && has(&rule.api_groups, "authentication.k8s.io")
+                && has(&rule.resources, &resource)
+                && rule.resource_names.is_none()
+        })
+    };
+    [FENCE_SHARD, FENCE_EPOCH]
+        .into_iter()
+        .filter(may)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The names that `rules` let be impersonated. A rule without names would allow all: it is none of ours and is not
@@ -137,6 +197,25 @@ mod tests {
         let allowed = by(&accounts, &users).unwrap();
         assert_eq!(allowed.service_accounts, ["ops/backup", "ops/operator"]);
         assert_eq!(allowed.users, ["ada"]);
+    }
+
+    #[test]
+    fn extras_are_those_of_fences_with_any_value() {
+        let rule = |group: &str, key: &str, names: Option<&str>| PolicyRule {
+            api_groups: Some(vec![group.to_owned()]),
+            resources: Some(vec![format!("userextras/{key}")]),
+            resource_names: names.map(|name| vec![name.to_owned()]),
+            verbs: vec!["impersonate".to_owned()],
+            ..PolicyRule::default()
+        };
+        let both = [
+            rule("authentication.k8s.io", FENCE_SHARD, None),
+            rule("authentication.k8s.io", FENCE_EPOCH, None),
+            rule("authentication.k8s.io", "scopes", None),
+        ];
+        assert_eq!(extras(&both), [FENCE_EPOCH, FENCE_SHARD].map(str::to_owned).into());
+        assert!(extras(&[rule("", FENCE_EPOCH, None)]).is_empty());
+        assert!(extras(&[rule("authentication.k8s.io", FENCE_EPOCH, Some("4"))]).is_empty());
     }
 
     #[test]

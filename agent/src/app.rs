@@ -23,6 +23,7 @@ use crate::admission::{Admission, Covered};
 use crate::args::Config;
 use crate::callers::Callers;
 use crate::facts::FactStore;
+use crate::fence::{Fence, Orders};
 use crate::join::Joiner;
 use crate::join::bootstrap::BootstrapSource;
 use crate::join::identity::{AgentIdentity, IdentitySecret};
@@ -59,6 +60,7 @@ struct Senders {
     allowed: watch::Sender<Option<wire::Allowed>>,
     policies: watch::Sender<Option<wire::AdmissionPolicies>>,
     excess: watch::Sender<Option<wire::CallerExcess>>,
+    fences: watch::Sender<Option<wire::Fences>>,
 }
 
 /// What every task needs.
@@ -73,6 +75,7 @@ struct Agent {
     subjects: Subjects,
     settings: watch::Sender<Option<Arc<Settings>>>,
     routers: watch::Sender<Wanted>,
+    fences: watch::Sender<Orders>,
     identity: watch::Sender<Option<Arc<AgentIdentity>>>,
 }
 
@@ -112,6 +115,7 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
         subjects,
         settings,
         routers: watch::Sender::new(None),
+        fences: watch::Sender::new(Orders::default()),
         identity,
     };
     let ready = readiness.task("hub");
@@ -126,9 +130,10 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
 }
 
 fn subjects() -> (Subjects, Senders) {
-    let (heartbeats, tokens, allowed, policies, excess) = (
+    let (heartbeats, tokens, allowed, policies, excess, fences) = (
         watch::Sender::new(None),
         watch::Sender::new(Tokens::new()),
+        watch::Sender::new(None),
         watch::Sender::new(None),
         watch::Sender::new(None),
         watch::Sender::new(None),
@@ -142,6 +147,7 @@ fn subjects() -> (Subjects, Senders) {
         allowed: allowed.subscribe(),
         policies: policies.subscribe(),
         excess: excess.subscribe(),
+        fences: fences.subscribe(),
     };
     let senders = Senders {
         heartbeats,
@@ -149,6 +155,7 @@ fn subjects() -> (Subjects, Senders) {
         allowed,
         policies,
         excess,
+        fences,
     };
     (subjects, senders)
 }
@@ -195,6 +202,13 @@ impl Agent {
             "allowed",
             allowed::run(client.clone(), senders.allowed, metrics.clone()),
         );
+        let fence = Fence {
+            client: client.clone(),
+            kubeconfig: self.config.member.kubeconfig.clone(),
+            namespaces: self.subjects.namespaces.clone(),
+            told: senders.fences,
+        };
+        self.spawn("fence", fence.run(self.fences.subscribe()));
         let mint = Mint::new(client.clone(), senders.tokens, metrics.clone());
         self.spawn("mint", mint.run(self.tasks.clone(), self.routers.subscribe()));
         let inventory = namespaces::run(client.clone(), self.subjects.namespaces.clone(), metrics.clone());
@@ -238,6 +252,7 @@ impl Agent {
             subjects: self.subjects.clone(),
             settings: self.settings.clone(),
             routers: self.routers.clone(),
+            fences: self.fences.clone(),
             refused: joiner.refused.clone(),
             news: joiner.news.clone(),
             facts,

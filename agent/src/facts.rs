@@ -1,7 +1,7 @@
 //! What this agent knows of its member and the hub shall know too: maps that watches fill and a stream reads.
 //!
 //! Whoever reports keeps what it has sent and sends the [`difference`]; so a slow or broken stream costs one map, and
-//! never an unbounded queue of events. Callers: `namespaces`, `callers`, `sweep` write, `report` reads.
+//! never an unbounded queue of events. Callers: `namespaces`, `callers`, `sweep` write, `report` and `fence` read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,6 +76,12 @@ impl<K: Ord + Clone, V: PartialEq> FactStore<K, V> {
     pub(crate) fn complete(&self) -> Option<FactMap<K, V>> {
         let state = self.state.lock();
         state.complete.then(|| state.facts.clone())
+    }
+
+    /// Whether one fact, or that there is none, is so; false while nobody knows.
+    pub(crate) fn is(&self, key: &K, so: impl FnOnce(Option<&V>) -> bool) -> bool {
+        let state = self.state.lock();
+        state.complete && so(state.facts.get(key).map(Arc::as_ref))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -6,6 +6,7 @@
 //!   keep what they know in `facts` or a watch; they go on without a hub. `prove` shows the hub the member's signing key.
 //! - `label` says which labels an object shall have; `kinds` which kinds; `sweep` writes them and repairs drift;
 //!   `admission` looks at the policies that label new objects and reserve the keys; `uninstall` takes it all back.
+//! - `fence` closes namespaces against writes of their former owners.
 //!
 //! Excluded from labels: the namespaces of `portolan_crds::labels::SYSTEM_NAMESPACES`, the kinds of `kinds::EXCLUDED`,
 //! and, unless they are named, those of `kinds::ONLY_BY_NAME`. What the agent may do in its member is listed in
@@ -21,6 +22,7 @@ mod allowed;
 mod callers;
 mod explain;
 mod facts;
+mod fence;
 mod health;
 mod join;
 mod kinds;

@@ -3,17 +3,22 @@
 //! Watches live with their subjects; here is what is asked once. Callers: every module that talks to the member.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use hyper_util::rt::TokioExecutor;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
+use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
+use parking_lot::Mutex;
 use portolan_runtime::backoff::jittered;
 use portolan_wire::v1::MemberFacts;
 use thiserror::Error;
+use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::explain;
 
@@ -24,6 +29,9 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const WATCH_LIFE: Duration = Duration::from_mins(8);
 /// A connection from which nothing came for so long has died silently. API servers send a bookmark each minute.
 const SILENCE: Duration = Duration::from_secs(90);
+/// An answer that was read gives its connection back within milliseconds. A request that finds none by then gets none.
+const COMES_BACK: Duration = Duration::from_secs(1);
+const NO_CLIENT: &str = "cannot make a client for the member's API server";
 
 /// Namespace whose UID is the cluster's.
 const KUBE_SYSTEM: &str = "kube-system";
@@ -78,23 +86,49 @@ pub(crate) enum Repeats {
 
 /// A client by a kubeconfig file, else by what the Pod or the user's environment has.
 pub(crate) async fn connect(kubeconfig: Option<&Path>, repeats: Repeats) -> anyhow::Result<Client> {
-    let mut config = match kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(file, &options)
-                .await
-                .with_context(|| format!("in {}", path.display()))?
-        }
-        None => Config::infer()
-            .await
-            .context("neither in a cluster nor a kubeconfig found; give --kubeconfig")?,
-    };
+    let mut config = config(kubeconfig).await?;
     config.read_timeout = Some(SILENCE);
     // A connection may have been idle before a request.
     config.reset_reader_on_write = true;
     config.default_retry = repeats == Repeats::Client;
-    Client::try_from(config).context("cannot make a client for the member's API server")
+    Client::try_from(config).context(NO_CLIENT)
+}
+
+/// The same, of one connection, which the first request makes. A request of after its end fails, and so does one that does
+/// not wait for the answer to the one before.
+pub(crate) async fn connect_once(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    let config = config(kubeconfig).await?;
+    let https = config.rustls_https_connector().context(NO_CLIENT)?;
+    // A mutex: held for one take.
+    let unused = Arc::new(Mutex::new(Some(https)));
+    let connector = tower::service_fn(move |address: http::Uri| {
+        let first = unused.lock().take();
+        Box::pin(async move {
+            let Some(mut https) = first else {
+                tokio::time::sleep(COMES_BACK).await;
+                return Err(BoxError::from("its only connection is over"));
+            };
+            https.call(address).await
+        })
+    });
+    let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector);
+    let auth = config.auth_layer().context(NO_CLIENT)?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(auth)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace))
+}
+
+async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+    let Some(path) = kubeconfig else {
+        let inferred = Config::infer().await;
+        return inferred.context("neither in a cluster nor a kubeconfig found; give --kubeconfig");
+    };
+    let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    config.with_context(|| format!("in {}", path.display()))
 }
 
 /// What the hub pins at join: clusterUID, signing keys, version.

@@ -11,6 +11,8 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
+use portolan_crds::labels::FENCE_EPOCH;
+use portolan_crds::policy::annotated_epoch;
 use portolan_wire::v1::NamespaceFact;
 
 use crate::explain::watch_broke;
@@ -45,9 +47,12 @@ pub(crate) async fn run(client: Client, facts: Arc<NamespaceFacts>, metrics: Met
 }
 
 fn fact(metadata: ObjectMeta) -> NamespaceFact {
+    let annotation = metadata.annotations.as_ref().and_then(|all| all.get(FENCE_EPOCH));
+    let uid = metadata.uid.unwrap_or_default();
     NamespaceFact {
+        epoch: annotation.and_then(|annotation| annotated_epoch(annotation, &uid)),
         name: metadata.name.unwrap_or_default(),
-        uid: metadata.uid.unwrap_or_default(),
+        uid,
         labels: metadata.labels.unwrap_or_default().into_iter().collect(),
         terminating: metadata.deletion_timestamp.is_some(),
     }

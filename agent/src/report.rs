@@ -37,6 +37,7 @@ pub(crate) struct Subjects {
     pub(crate) allowed: watch::Receiver<Option<wire::Allowed>>,
     pub(crate) policies: watch::Receiver<Option<wire::AdmissionPolicies>>,
     pub(crate) excess: watch::Receiver<Option<wire::CallerExcess>>,
+    pub(crate) fences: watch::Receiver<Option<wire::Fences>>,
 }
 
 /// Where messages of this stream go. Bounded: see `stream`.
@@ -57,6 +58,7 @@ pub(crate) async fn run(subjects: Subjects, outbox: Outbox) -> Ended {
         allowed,
         policies,
         excess,
+        fences,
     } = subjects;
     let since = Instant::now();
     tokio::select! {
@@ -68,6 +70,7 @@ pub(crate) async fn run(subjects: Subjects, outbox: Outbox) -> Ended {
         ended = each_token(tokens, &outbox) => ended,
         ended = latest(policies, &outbox, |policies| Said::Policies(policies.clone())) => ended,
         ended = latest(excess, &outbox, |excess| Said::CallerExcess(excess.clone())) => ended,
+        ended = latest(fences, &outbox, |fences| Said::Fences(fences.clone())) => ended,
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A config with one bad entry is refused as a whole and the last good one stays in force. Caller: `stream`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_crds::GroupResource;
 use portolan_crds::labels::{LabelKeys, PrefixError};
@@ -12,6 +13,7 @@ use portolan_crds::shard::{BucketAlgorithm, Bucketing, BucketingError};
 use portolan_wire::v1 as wire;
 use thiserror::Error;
 
+use crate::fence::{MAX_ORDERS, Orders};
 use crate::label::Labelling;
 
 /// The checked configuration. `Default` labels nothing and reports no callers.
@@ -58,6 +60,10 @@ pub(crate) enum SettingsError {
     Namespace(String),
     #[error("{0} routers, and {MAX_ROUTERS} at most get a token")]
     Routers(usize),
+    #[error("{0} namespaces to fence, and {MAX_ORDERS} at most are ordered at once")]
+    Fences(usize),
+    #[error("namespace {0:?} to fence is none, or named twice")]
+    Fence(String),
     #[error("router {name:?} with uid {uid:?}: those are not what an API server gives out")]
     Router { name: String, uid: String },
     #[error("caller selector of namespace {namespace}: {source}")]
@@ -127,6 +133,21 @@ pub(crate) fn routers(config: &wire::AgentConfig) -> Result<Option<BTreeSet<Rout
     routers.collect::<Result<_, _>>().map(Some)
 }
 
+/// Which namespaces are to be closed against writes of earlier epochs.
+pub(crate) fn fences(config: &wire::AgentConfig) -> Result<Orders, SettingsError> {
+    if config.fences.len() > MAX_ORDERS {
+        return Err(SettingsError::Fences(config.fences.len()));
+    }
+    let mut orders = BTreeMap::new();
+    for order in &config.fences {
+        // It becomes part of a path.
+        if !is_dns_label(&order.namespace) || orders.insert(order.namespace.clone(), order.epoch).is_some() {
+            return Err(SettingsError::Fence(order.namespace.clone()));
+        }
+    }
+    Ok(Arc::new(orders))
+}
+
 fn bucketing(wire: wire::Bucketing) -> Result<Bucketing, SettingsError> {
     let algorithm = match wire.algorithm() {
         wire::BucketAlgorithm::Xxh3 => BucketAlgorithm::Xxh3,
@@ -157,7 +178,7 @@ mod tests {
                 namespace: "ops".into(),
                 selector: "b=2,a in (1)".into(),
             }],
-            routers: None,
+            ..wire::AgentConfig::default()
         }
     }
 
@@ -190,6 +211,26 @@ mod tests {
         assert!(told(&[("gateway", "../x")]).is_err());
         assert!(told(&[("No Name", "2c")]).is_err());
         assert!(told(&vec![("gateway", "2c"); MAX_ROUTERS + 1]).is_err());
+    }
+
+    #[test]
+    fn fences_are_of_namespaces_and_bounded() {
+        let told = |all: &[(&str, u64)]| {
+            let orders = all.iter().map(|(namespace, epoch)| wire::FenceOrder {
+                namespace: (*namespace).to_owned(),
+                epoch: *epoch,
+            });
+            let config = wire::AgentConfig {
+                fences: orders.collect(),
+                ..good()
+            };
+            fences(&config).map(|orders| orders.len())
+        };
+        assert_eq!(told(&[]), Ok(0));
+        assert_eq!(told(&[("a", 1), ("b", 2)]), Ok(2));
+        assert!(told(&[("a", 1), ("a", 2)]).is_err());
+        assert!(told(&[("../a", 1)]).is_err());
+        assert!(told(&vec![("a", 1); MAX_ORDERS + 1]).is_err());
     }
 
     #[test]

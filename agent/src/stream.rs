@@ -21,6 +21,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
+use crate::fence::Orders;
 use crate::join::identity::AgentIdentity;
 use crate::member;
 use crate::metrics::Metrics;
@@ -73,6 +74,8 @@ pub(crate) struct Stream {
     pub(crate) settings: watch::Sender<Option<Arc<Settings>>>,
     /// Who gets a token.
     pub(crate) routers: watch::Sender<Wanted>,
+    /// Which namespaces are to be closed against writes of earlier epochs.
+    pub(crate) fences: watch::Sender<Orders>,
     /// Told when the hub would not take the identity: `join` looks for another one then.
     pub(crate) refused: Arc<Notify>,
     /// What the hub says of its CAs is for `join`, too.
@@ -195,6 +198,7 @@ impl Stream {
     /// than the rest changes.
     fn read(&self, config: &wire::AgentConfig) -> Result<Settings, SettingsError> {
         let settings = Settings::try_from(config)?;
+        let fences = settings::fences(config)?;
         if let Some(routers) = settings::routers(config)? {
             self.routers.send_if_modified(|current| {
                 let changed = current.as_deref() != Some(&routers);
@@ -204,6 +208,11 @@ impl Stream {
                 changed
             });
         }
+        self.fences.send_if_modified(|current| {
+            let changed = *current != fences;
+            *current = fences;
+            changed
+        });
         Ok(settings)
     }
 

@@ -24,6 +24,8 @@ pub enum ConditionType {
     /// ShardingConfig that is a root: each of its children has something to own and Pods that own it, and each of its Pods is
     /// some child's.
     ChildrenServed,
+    /// ShardingConfig: members refuse writes of its callers that arrive after a namespace has gone to another shard.
+    HandoverFenced,
     /// MemberCluster: its agent has the hub's certificate and its cluster UID is pinned.
     Joined,
     /// MemberCluster: its agent reports a ready API server.
@@ -77,6 +79,8 @@ pub enum ConditionReason {
     PodsInNoShard,
     /// Another shard owns some of the same pairs.
     Overlap,
+    /// A write that arrives late may be carried out after the next owner of its namespace has begun.
+    NotFenced,
     /// Another shard is letting go of pairs that this one is to have: they are granted once every router has let go.
     HandoverPending,
     /// Namespaces exist in several clusters of the shard; the first in order owns them.

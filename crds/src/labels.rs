@@ -79,6 +79,17 @@ pub const POLICY_LABELS: &str = "portolan-labels";
 pub const POLICY_RESERVED: &str = "portolan-reserved-labels";
 /// ValidatingAdmissionPolicy (and its binding) on a member that holds the agent's writes to the reserved labels.
 pub const POLICY_AGENT_WRITES: &str = "portolan-agent-writes";
+/// ValidatingAdmissionPolicy (and its binding) on a member that refuses writes of former owners of a namespace.
+pub const POLICY_FENCE: &str = "portolan-fence";
+/// ClusterRole on a member that lets the router say, with each write, for which owner of a namespace it is.
+pub const ROLE_FENCE: &str = "portolan-router-fence";
+/// Extra of a user, by which a write says of which epoch of its (cluster, namespace) pair it is; and the annotation of the
+/// Namespace that it is compared with, which the agent alone sets (`policy::epoch_annotation`).
+pub const FENCE_EPOCH: &str = "ctrlmesh.kusionstack.io/epoch";
+/// Extra of a user, by which a write says of which shard it is, for the member's audit log.
+pub const FENCE_SHARD: &str = "ctrlmesh.kusionstack.io/shard";
+/// Annotation of a ShardingConfig: releases that nobody waits for any more, and why (`sharding::ForcedRelease`).
+pub const FORCE_RELEASE: &str = "ctrlmesh.kusionstack.io/force-release";
 /// Role on a member that names the ServiceAccounts the router may act as.
 pub const ROLE_IMPERSONATE: &str = "portolan-router-impersonate";
 /// ClusterRole on a member that names the users the router may act as.

@@ -22,7 +22,7 @@ use crate::names::ShardName;
 mod chunk;
 mod slot;
 
-pub use chunk::{CHUNK_BYTES_MAX, Chunk, Departure, Pair};
+pub use chunk::{CHUNK_BYTES_MAX, Chunk, Departure, Pair, PairFence};
 pub use slot::{Slot, SlotError};
 
 /// Format of records that this program writes, and the only one that it reads.

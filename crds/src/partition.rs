@@ -16,6 +16,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use balance::{PAIR_WEIGHT, SETTLED_PERMILLE, TOLERATED_PERMILLE};
+pub use children::ChildRole;
 pub use expand::{Child, Expansion, Surroundings, expand};
 pub use pods::Ordinals;
 

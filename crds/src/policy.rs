@@ -9,8 +9,14 @@
 //! Both ignore their own failures: no write of a member may depend on us.
 //! `portolan-agent-writes` (validating) holds the agent to these keys: RBAC knows `patch` of a whole object alone. It speaks
 //! of the agent's writes only, and refuses them if it fails.
+//! `portolan-fence` (validating) refuses writes that say of which epoch of their namespace they are and that are of another
+//! than its annotation says; and whoever but the agent changes that. It speaks of these alone, and refuses them if it fails.
 //! All follow from the label prefix and the kinds that the member lets the agent label; whoever may write a mutating policy
 //! may rewrite every object, so that is left to who runs `join`. The expressions were tried on a real API server.
+
+mod fence;
+
+pub use self::fence::{REFUSED_GRANT_OVER, REFUSED_NO_GRANT, annotated_epoch, epoch_annotation};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +24,8 @@ use serde_json::{Map, Value, json};
 
 use crate::GroupResource;
 use crate::labels::{
-    LabelKeys, POLICY_AGENT_WRITES, POLICY_LABELS, POLICY_RESERVED, SECRET_AGENT_IDENTITY, SERVICE_ACCOUNT_AGENT,
-    SYSTEM_NAMESPACE, SYSTEM_NAMESPACES,
+    FENCE_EPOCH, LabelKeys, POLICY_AGENT_WRITES, POLICY_FENCE, POLICY_LABELS, POLICY_RESERVED, SECRET_AGENT_IDENTITY,
+    SERVICE_ACCOUNT_AGENT, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES,
 };
 
 /// What the policies are made for.
@@ -38,19 +44,24 @@ pub enum Policy {
     Reserved,
     /// `portolan-agent-writes`.
     AgentWrites,
+    /// `portolan-fence`.
+    Fence,
     /// `portolan-labels`, which API servers before Kubernetes 1.36 do not serve.
     Labels,
 }
 
 impl Policy {
     /// In the order in which they are written: labels come once nobody else can forge them.
-    pub const ALL: [Self; 3] = [Self::Reserved, Self::AgentWrites, Self::Labels];
+    pub const ALL: [Self; 4] = [Self::Reserved, Self::AgentWrites, Self::Fence, Self::Labels];
+    /// Those that labels rest on. Whether the fence is as it shall be shows when it is closed.
+    pub const OF_LABELS: [Self; 3] = [Self::Reserved, Self::AgentWrites, Self::Labels];
 
     /// Of the policy and its binding.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reserved => POLICY_RESERVED,
             Self::AgentWrites => POLICY_AGENT_WRITES,
+            Self::Fence => POLICY_FENCE,
             Self::Labels => POLICY_LABELS,
         }
     }
@@ -58,7 +69,9 @@ impl Policy {
     /// The kinds of the policy and of its binding.
     pub fn kinds(self) -> [&'static str; 2] {
         match self {
-            Self::Reserved | Self::AgentWrites => ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"],
+            Self::Reserved | Self::AgentWrites | Self::Fence => {
+                ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
+            }
             Self::Labels => ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"],
         }
     }
@@ -68,6 +81,7 @@ impl Policy {
         let (spec, mut binding) = match self {
             Self::Reserved => (reserving(input), json!({ "validationActions": ["Deny"] })),
             Self::AgentWrites => (holding(&input.keys), json!({ "validationActions": ["Deny"] })),
+            Self::Fence => (fence::fencing(), json!({ "validationActions": ["Deny"] })),
             Self::Labels => (labelling(input), json!({})),
         };
         binding["policyName"] = self.name().into();
@@ -149,9 +163,7 @@ fn reserving(input: &PolicyInput) -> Value {
 /// Objects differ in the reserved labels, and in what the API server itself counts, and in nothing else. Every kind and
 /// subresource is matched: what RBAC gives the agent one day is held here before.
 fn holding(keys: &LabelKeys) -> Value {
-    let refused = |expression: &str, message: &str| json!({ "expression": expression, "message": message, "reason": "Forbidden" });
     let keys: Vec<String> = keys.reserved().into_iter().map(literal).collect();
-    let system: Vec<String> = SYSTEM_NAMESPACES.into_iter().map(literal).collect();
     let not_own = format!(
         "!(request.resource.group == \"\" && request.resource.resource == \"secrets\" && has(request.namespace) \
             && request.namespace == {} && request.name == {})",
@@ -183,25 +195,69 @@ fn holding(keys: &LabelKeys) -> Value {
         ],
         "variables": [
             variable("keys", &format!("[{}]", keys.join(", "))),
-            variable("counted", "[\"labels\", \"managedFields\", \"resourceVersion\", \"generation\"]"),
+            variable("counted", "[\"labels\", \"annotations\", \"managedFields\", \"resourceVersion\", \"generation\"]"),
             variable("labels", "has(object.metadata.labels) ? object.metadata.labels : {}"),
             variable("old", "has(oldObject.metadata.labels) ? oldObject.metadata.labels : {}"),
+            variable("notes", "has(object.metadata.annotations) ? object.metadata.annotations : {}"),
+            variable("oldNotes", "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"),
         ],
-        "validations": [
-            refused(EMPTY_SECRET, "portolan-agent makes Secrets that hold nothing, for tokens to be bound to"),
-            refused(&changed(SAME_OBJECT), "portolan-agent may change the reserved labels of an object and nothing else of it"),
-            refused(&changed(SAME_METADATA), "portolan-agent may change the reserved labels of an object and nothing else of its metadata"),
-            refused(&changed(SAME_LABELS), "portolan-agent may change the reserved labels of an object and no others"),
-            refused(
-                &changed(&format!(
-                    "!has(request.namespace) || !(request.namespace in [{}])",
-                    system.join(", ")
-                )),
-                "portolan-agent labels nothing in system namespaces",
-            ),
-        ],
+        "validations": held(),
     })
 }
+
+/// What of the agent's writes is refused.
+fn held() -> Value {
+    let refused = |expression: &str, message: &str| json!({ "expression": expression, "message": message, "reason": "Forbidden" });
+    let system: Vec<String> = SYSTEM_NAMESPACES.into_iter().map(literal).collect();
+    json!([
+        refused(
+            EMPTY_SECRET,
+            "portolan-agent makes Secrets that hold nothing, for tokens to be bound to"
+        ),
+        refused(
+            &changed(SAME_OBJECT),
+            "portolan-agent may change the reserved labels of an object and nothing else of it"
+        ),
+        refused(
+            &changed(SAME_METADATA),
+            "portolan-agent may change the reserved labels of an object and nothing else of its metadata"
+        ),
+        refused(
+            &changed(SAME_LABELS),
+            "portolan-agent may change the reserved labels of an object and no others"
+        ),
+        refused(
+            &changed(&same_notes()),
+            &format!("portolan-agent may raise the annotation {FENCE_EPOCH} of a Namespace and change no others"),
+        ),
+        refused(
+            &changed(&format!(
+                "!has(request.namespace) || !(request.namespace in [{}])",
+                system.join(", ")
+            )),
+            "portolan-agent labels nothing in system namespaces",
+        ),
+    ])
+}
+
+/// One annotation of a Namespace may be set, for this Namespace and no other of its name, and grow.
+fn same_notes() -> String {
+    let key = literal(FENCE_EPOCH);
+    let is_own = |notes: &str| fence::is_own(&format!("variables.{notes}[k]"), "object");
+    let epoch = |notes: &str| format!("int(variables.{notes}[k].split(\".\")[0])");
+    format!(
+        "variables.notes.all(k, k in variables.oldNotes && variables.notes[k] == variables.oldNotes[k] \
+            || (k == {key} && {IS_NAMESPACE} && {} \
+                && (!(k in variables.oldNotes) || !{} || {} > {}))) \
+        && variables.oldNotes.all(k, k in variables.notes)",
+        is_own("notes"),
+        is_own("oldNotes"),
+        epoch("notes"),
+        epoch("oldNotes")
+    )
+}
+
+const IS_NAMESPACE: &str = "request.resource.group == \"\" && request.resource.resource == \"namespaces\"";
 
 /// Of a write that changes an object, not of one that makes it.
 fn changed(expression: &str) -> String {
@@ -377,6 +433,25 @@ mod tests {
             condition,
             "request.userInfo.username == \"system:serviceaccount:portolan-system:portolan-agent\""
         );
+    }
+
+    #[test]
+    fn the_fence_fails_closed_and_for_nobody_else() {
+        let fence = policy(Policy::Fence);
+        assert_eq!(fence["spec"]["failurePolicy"], "Fail");
+        let condition = fence["spec"]["matchConditions"][0]["expression"].as_str().unwrap();
+        assert!(
+            condition.starts_with("(has(request.userInfo.extra) && \"ctrlmesh.kusionstack.io/epoch\" in"),
+            "{condition}"
+        );
+        let [rule] = fence["spec"]["matchConstraints"]["resourceRules"]
+            .as_array()
+            .unwrap()
+            .as_slice()
+        else {
+            panic!("one rule")
+        };
+        assert_eq!(rule["operations"], json!(["CREATE", "UPDATE", "DELETE", "CONNECT"]));
     }
 
     type Change = fn(&mut Value);

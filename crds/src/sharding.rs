@@ -5,6 +5,7 @@
 //! on purpose: an object that an older schema let in must still be readable, to be refused by name.
 
 mod claims;
+mod force;
 mod root;
 mod status;
 
@@ -15,10 +16,11 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::{Deserialize, Serialize};
 
 pub use claims::Claim;
+pub use force::{FORCED_MAX, ForcedRelease};
 pub use root::{Auto, Balance, Canary, Root};
 pub use status::{
-    AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, STATUS_NAMESPACES_MAX, STATUS_REPLICAS_MAX,
-    ShardingConfigStatus,
+    AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, ReleaseStatus, STATUS_NAMESPACES_MAX,
+    STATUS_RELEASES_MAX, STATUS_REPLICAS_MAX, ShardingConfigStatus,
 };
 
 use crate::labels::{LabelKeys, system_namespace};
@@ -169,6 +171,14 @@ impl ShardingConfigSpec {
         }
     }
 
+    /// What carries the lock by which the operator elects its leader.
+    pub fn resource_lock(&self) -> ResourceLock {
+        let controller = self.controller.as_ref();
+        controller
+            .and_then(|controller| controller.leader_election_resource_lock)
+            .unwrap_or_default()
+    }
+
     /// The lease that the operator elects its leader by, if this shard has one.
     pub fn leader_election_name(&self) -> Option<&str> {
         self.controller.as_ref()?.leader_election_name.as_deref()
@@ -282,6 +292,8 @@ impl ClusterEntry {
 #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-validations" = rules([
     ("has(self.leaderElectionName) != (has(self.leaderElection) && self.leaderElection == 'Disabled')",
      "set leaderElectionName to the name of the operator's Lease, or leaderElection: Disabled if it elects no leader, not both"),
+    ("!has(self.leaderElectionResourceLock) || has(self.leaderElectionName)",
+     "leaderElectionResourceLock says what leaderElectionName names: set that too, or remove it"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct ControllerConfig {
@@ -291,10 +303,44 @@ pub struct ControllerConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 253), regex(pattern = DNS_SUBDOMAIN)))]
     pub leader_election_name: Option<String>,
+    /// What carries the lock, in the words of client-go. Leases are the shard's in any case; configmaps and configmapsleases
+    /// give it the ConfigMap of that name too, endpoints and endpointsleases the Endpoints, so the operator must not use an
+    /// object of that name and kind for anything else. Absent: leases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader_election_resource_lock: Option<ResourceLock>,
     /// Whether the operator elects a leader among its replicas. Disabled: all of them work, and Leases of the callers'
     /// namespace are each caller's own cluster's.
     #[serde(default)]
     pub leader_election: LeaderElection,
+}
+
+/// The kinds of objects that carry an operator's leader lock, in the words of client-go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ResourceLock {
+    /// A Lease.
+    #[default]
+    Leases,
+    /// A ConfigMap, by an annotation.
+    ConfigMaps,
+    /// An Endpoints, by an annotation.
+    Endpoints,
+    /// Both, on the way from one to the other.
+    ConfigMapsLeases,
+    /// Both, on the way from one to the other.
+    EndpointsLeases,
+}
+
+impl ResourceLock {
+    /// The resource of the core group that carries the lock beside or instead of a Lease.
+    pub fn core_resource(self) -> Option<&'static str> {
+        match self {
+            Self::Leases => None,
+            Self::ConfigMaps | Self::ConfigMapsLeases => Some("configmaps"),
+            Self::Endpoints | Self::EndpointsLeases => Some("endpoints"),
+        }
+    }
 }
 
 /// Whether an operator elects a leader among its replicas.

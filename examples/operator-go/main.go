@@ -29,6 +29,7 @@ func main() {
 	election := flag.Bool("leader-elect", true, "work only while holding the Lease")
 	lease := flag.String("lease", controller.Name, "name of the leader-election Lease")
 	namespace := flag.String("leader-election-namespace", "", "namespace of the Lease (default: that of the kubeconfig's context, or the Pod's)")
+	image := flag.String("image", controller.Image, "image of the Pods that say a Greeting; it has a shell")
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -43,14 +44,14 @@ func main() {
 		// Right because the process ends when the manager does: the next replica need not wait for the Lease to expire.
 		LeaderElectionReleaseOnCancel: true,
 	}
-	if err := run(options); err != nil {
+	if err := run(options, *image); err != nil {
 		ctrl.Log.Error(err, "the operator ends")
 		os.Exit(1)
 	}
 }
 
 // run works until SIGTERM or SIGINT, or until the Lease is lost.
-func run(options ctrl.Options) error {
+func run(options ctrl.Options, image string) error {
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("no kubeconfig and not in a cluster: %w", err)
@@ -83,7 +84,7 @@ func run(options ctrl.Options) error {
 	if err != nil {
 		return fmt.Errorf("cannot make the manager: %w", err)
 	}
-	reconciler := &controller.Reconciler{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder(controller.Name)}
+	reconciler := &controller.Reconciler{Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder(controller.Name), Image: image}
 	if err := reconciler.SetupWithManager(mgr, traces); err != nil {
 		return fmt.Errorf("cannot make the controller: %w", err)
 	}

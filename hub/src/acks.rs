@@ -16,11 +16,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::compile::{Ref, Released};
+use crate::facts::PairEpoch;
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
-const RETURN_GRACE: Duration = Duration::from_mins(1);
+pub(crate) const RETURN_GRACE: Duration = Duration::from_mins(1);
 /// Routers report every three seconds: one that has not for so long may be cut off, and goes on asking members.
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
 /// A router that was connected within this time may be asked by a client that has its position from another one.
@@ -33,6 +34,10 @@ pub(crate) struct RouterState {
     pub(crate) version: String,
     /// Whether it reads cursors of format 2.
     pub(crate) reads_views: bool,
+    /// Whether its writes say their epoch, where the grant is fenced.
+    pub(crate) says_epochs: bool,
+    /// Pairs that are being released and of which no write of it is open.
+    pub(crate) answered: BTreeSet<PairEpoch>,
     /// Whether it serves policies.
     pub(crate) serves_policies: bool,
     /// What the router is told.
@@ -51,10 +56,42 @@ pub(crate) struct RouterState {
     /// What the router had seen of the ledger when its stream began.
     pub(crate) seen: LedgerPosition,
     pub(crate) reported: Reported,
+    /// When this stream began.
+    pub(crate) came: Instant,
     /// When it reported last on this stream.
     pub(crate) heard: Option<Instant>,
-    /// How rules of policies stand in it, the worst first, as it reported last.
-    pub(crate) rules: Arc<[v1::RuleState]>,
+    /// When it told last on this stream how rules of policies stand.
+    pub(crate) told_rules: Option<Instant>,
+    /// How rules of policies stand in it, as it reported last: on this stream, or on one before.
+    pub(crate) rules: Arc<RuleReport>,
+}
+
+/// How rules of policies stand in a router.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct RuleReport {
+    /// The worst first.
+    pub(crate) states: Vec<v1::RuleState>,
+    /// By policy, how many rules refuse all that are not among `states`.
+    pub(crate) left_out: BTreeMap<String, u64>,
+    /// There may be more of these.
+    pub(crate) more_left_out: bool,
+}
+
+impl RuleReport {
+    /// Rules that refuse all, of all policies.
+    pub(crate) fn opened(&self) -> usize {
+        let left_out = self
+            .left_out
+            .values()
+            .fold(0, |sum: u64, count| sum.saturating_add(*count));
+        let told = self.states.iter().filter(|state| state.opened).count();
+        told.saturating_add(usize::try_from(left_out).unwrap_or(usize::MAX))
+    }
+
+    /// Whether rules of this policy may refuse all that are not among `states`.
+    pub(crate) fn leaves_out(&self, policy: &str) -> bool {
+        self.more_left_out || self.left_out.contains_key(policy)
+    }
 }
 
 /// What a router reports last.
@@ -76,6 +113,8 @@ impl RouterState {
             epoch,
             version: String::new(),
             reads_views: true,
+            says_epochs: true,
+            answered: BTreeSet::new(),
             serves_policies: true,
             subscription: Subscription::Everything,
             replaces: None,
@@ -86,7 +125,9 @@ impl RouterState {
             acked_run: 0,
             seen: LedgerPosition::default(),
             reported: Reported::default(),
+            came: Instant::now(),
             heard: None,
+            told_rules: None,
             rules: Arc::default(),
         }
     }
@@ -194,6 +235,8 @@ impl Acks {
             } else {
                 earlier.replaces
             };
+            // Until it says otherwise.
+            state.rules = earlier.rules.clone();
         }
         routers.insert(router.to_owned(), state);
         drop(routers);
@@ -240,12 +283,13 @@ impl Acks {
     }
 
     /// How rules of policies stand in a router. It wakes who looks at rules and nobody else; figures alone not even those.
-    pub(crate) fn policies_reported(&self, router: &str, epoch: u64, rules: Vec<v1::RuleState>) {
+    pub(crate) fn policies_reported(&self, router: &str, epoch: u64, rules: RuleReport) {
         let mut routers = self.routers.write();
         let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
         let changed = state.is_some_and(|state| {
+            let is_first = state.told_rules.replace(Instant::now()).is_none();
             let before = std::mem::replace(&mut state.rules, rules.into());
-            standing(&before) != standing(&state.rules)
+            is_first || standing(&before) != standing(&state.rules)
         });
         drop(routers);
         if changed {
@@ -311,7 +355,33 @@ impl Acks {
         Released {
             of_shard: of_shard.collect(),
             by_all: seen_by(&|_| true),
+            ..Released::default()
         }
+    }
+
+    /// Those of the shards all of whose routers let their writes say their epoch.
+    pub(crate) fn say_epochs(&self, shards: BTreeSet<ShardName>) -> BTreeSet<ShardName> {
+        let routers = self.routers.read();
+        let all = |shard: &ShardName| {
+            let mut serving = routers.values().filter(|state| state.may_serve(shard));
+            serving.all(|state| state.says_epochs)
+        };
+        shards.into_iter().filter(all).collect()
+    }
+
+    /// Whether no write of `shard` to the pair is open, in any router that may have sent one. Of one that left, or that an
+    /// earlier hub knew, nobody knows.
+    pub(crate) fn are_answered(&self, shard: &ShardName, pair: &PairEpoch) -> bool {
+        if self
+            .others_left
+            .read()
+            .is_some_and(|left| left.elapsed() < FORGOTTEN_AFTER)
+        {
+            return false;
+        }
+        let routers = self.routers.read();
+        let mut serving = routers.values().filter(|state| state.may_serve(shard));
+        serving.all(|state| state.left.is_none() && state.answered.contains(pair))
     }
 
     /// Whether some router has seen a view revision of this life of the ledger that is beyond the last one given: the ledger
@@ -372,13 +442,14 @@ impl Acks {
     }
 }
 
-/// Rules that have done anything, and whether they refuse all.
-fn standing(rules: &[v1::RuleState]) -> BTreeSet<(&str, &str, &str, bool)> {
-    let standing = rules.iter().map(|state| {
+/// Rules that have done anything, and whether they refuse all; and of which policies not all are told.
+fn standing(rules: &RuleReport) -> BTreeSet<(&str, &str, &str, bool)> {
+    let standing = rules.states.iter().map(|state| {
         let caller = state.caller.as_str();
         (state.policy.as_str(), state.rule.as_str(), caller, state.opened)
     });
-    standing.collect()
+    let left_out = rules.left_out.keys().map(|policy| (policy.as_str(), "", "", true));
+    standing.chain(left_out).collect()
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ fn routers(acks: &Acks) -> Value {
                 "version": state.version,
                 "ackedRun": state.acked_run,
                 "servesPolicies": state.serves_policies,
-                "openedRules": state.rules.iter().filter(|rule| rule.opened).count(),
+                "openedRules": state.rules.opened(),
                 "holds": names(state.held.iter().map(|(name, version)| (name, version.as_str()))),
                 "refused": names(state.rejected.iter().map(|(name, (_, reason))| (name, reason.as_str()))),
             })

@@ -117,6 +117,7 @@ pub(crate) fn write_into(facts: &mut Facts, decided: &Decided, now: Timestamp) -
                     has_finalizer: true,
                     root: Some(wanted.root_uid),
                     spec: Ok(Arc::new(wanted.spec)),
+                    forced: None,
                     status: ShardingConfigStatus::default(),
                 };
                 facts.shards.insert(name, object);

@@ -21,6 +21,7 @@ use crate::settings::Settings;
 mod agent_config;
 mod arbitrate;
 mod callers;
+mod fence;
 mod ledger;
 mod members;
 mod policies;
@@ -35,7 +36,8 @@ mod wanted;
 pub(crate) use agent_config::selector_of_root;
 pub(crate) use arbitrate::{Contested, Verdict, some_of};
 pub(crate) use callers::caller_selector;
-pub(crate) use ledger::{Ledger, Released};
+pub(crate) use fence::hindrance;
+pub(crate) use ledger::{Entry, Ledger, Released};
 pub(crate) use policies::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, SharedLimit, Standing, Supply};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use roots::{Children, Generated};
@@ -199,10 +201,11 @@ pub(crate) fn decide(
 ) -> Decided {
     let run = before.run + 1;
     let mut ledger = Ledger::clone(&before.ledger);
-    ledger.free(released, now);
+    ledger.free(facts, released, now);
     ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
     let outcome = arbitrate::arbitrate(facts, settings, before, &ledger, now);
-    ledger.settle(&outcome.claims, run);
+    ledger.settle(facts, &outcome.claims, (run, now));
+    ledger.fence(facts);
     ledger.forget(facts);
     let state = State {
         run,

@@ -25,6 +25,10 @@ use crate::ledger::{self, LedgerError, Store};
 use crate::metrics::Metrics;
 use crate::settings::Settings;
 
+mod crossings;
+
+use crossings::Crossings;
+
 /// Changes come in bursts (an apply of many objects, an agent's first report): one run for all of them.
 const SETTLE: Duration = Duration::from_millis(30);
 /// How often it is looked whether another hub has started. A hub that grants anything finds out by its write.
@@ -107,6 +111,7 @@ impl Distributor {
         };
         alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut dwells = Dwells::default();
+        let mut crossings = Crossings::new(Instant::now());
         let mut writes = Writes::default();
         let mut decided = None;
         if !state.is_empty() {
@@ -116,7 +121,12 @@ impl Distributor {
             alarms.facts.mark_unchanged();
             alarms.acks.mark_unchanged();
             let seen = self.acks.released(state.ledger.releasing());
-            let released = dwells.observe(seen, state.run, Instant::now());
+            let mut released = dwells.observe(seen, state.run, Instant::now());
+            released.saying_epochs = self.acks.say_epochs(state.ledger.releasing());
+            let now = Instant::now();
+            self.index.read(|facts| crossings.observe(facts, &state.ledger, now));
+            released.over = crossings.over(&self.acks, &state.ledger, now);
+            released.given_up = crossings.given_up();
             // Faults that have ended by then are over in what is published from here on.
             let now = Timestamp::now();
             if writes.have_failed() {
@@ -327,6 +337,8 @@ impl Dwells {
     /// where there are no routers at all.
     fn observe(&mut self, seen: Released, last: u64, now: Instant) -> Released {
         self.of_shard.retain(|shard, _| seen.of_shard.contains_key(shard));
+        let let_go = seen.of_shard.iter();
+        let let_go = let_go.map(|(shard, run)| (shard.clone(), (*run).min(last))).collect();
         let of_shard = seen.of_shard.into_iter().map(|(shard, run)| {
             let dwell = self.of_shard.entry(shard.clone()).or_default();
             (shard, dwell.observe(run.min(last), now))
@@ -334,6 +346,8 @@ impl Dwells {
         Released {
             of_shard: of_shard.collect(),
             by_all: self.by_all.observe(seen.by_all.min(last), now),
+            let_go,
+            ..Released::default()
         }
     }
 }

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_crds::names::RESTORED;
 use portolan_crds::{
-    ConditionReason, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, RouterStatus, ShardName,
-    ShardingConfigSpec, ShardingConfigStatus,
+    ConditionReason, ForcedRelease, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, RouterStatus,
+    ShardName, ShardingConfigSpec, ShardingConfigStatus,
 };
 use portolan_runtime::Secret;
 use portolan_wire::subscription::Subscription;
@@ -74,6 +75,8 @@ pub(crate) struct ShardObject {
     pub(crate) root: Option<String>,
     /// The present spec, or why it cannot be read.
     pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
+    /// Releases that a person does not wait for any more, or why that cannot be read.
+    pub(crate) forced: Option<Result<ForcedRelease, String>>,
     pub(crate) status: ShardingConfigStatus,
 }
 
@@ -128,12 +131,17 @@ pub(crate) struct MemberHistory {
     pub(crate) version: u64,
 }
 
+/// Cluster, namespace, and the number of owners that the pair has had.
+pub(crate) type PairEpoch = (String, String, u64);
+
 /// What the agent of a member has reported to this process. Kept when it disconnects.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct AgentReport {
     /// Which stream it is; a later one replaces an earlier one.
     pub(crate) epoch: u64,
     pub(crate) connected: bool,
+    /// When its last stream ended; `None` while one is open.
+    pub(crate) left: Option<Instant>,
     pub(crate) version: String,
     pub(crate) kubernetes_version: String,
     pub(crate) namespaces: Option<BTreeMap<String, Namespace>>,
@@ -163,6 +171,8 @@ pub(crate) struct AgentReport {
     pub(crate) excess: Vec<v1::ExcessSelector>,
     /// What is wrong with the member's admission policies; empty: nothing.
     pub(crate) policies: String,
+    /// How far the orders to fence namespaces are, by namespace.
+    pub(crate) fences: BTreeMap<String, v1::FenceState>,
     /// Why a signing key of it that was proven is not taken.
     pub(crate) refused_key: Option<String>,
 }
@@ -172,6 +182,8 @@ pub(crate) struct Namespace {
     pub(crate) uid: String,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) terminating: bool,
+    /// Its annotation: the member refuses writes that say another epoch.
+    pub(crate) epoch: Option<u64>,
 }
 
 /// What routers are told of a kind's coverage: figures only while something is missing. Objects come and go all the time,
@@ -225,6 +237,35 @@ impl Facts {
     pub(crate) fn withdrawn(&self, cluster: &str) -> Option<&Pin> {
         let member = self.members.get(cluster).filter(|member| !member.accept)?;
         self.pins.get(cluster).filter(|pin| pin.member_uid == member.uid)
+    }
+
+    /// Whether the member lets routers say the epoch of their writes; `None`: that is not known.
+    pub(crate) fn can_fence(&self, cluster: &str) -> Option<bool> {
+        if !self.members.get(cluster).is_some_and(|member| member.accept) {
+            return Some(false);
+        }
+        let allowed = self.agents.get(cluster)?.allowed.as_ref()?;
+        let has = |key: &str| allowed.extras.iter().any(|known| known == key);
+        Some(has(FENCE_SHARD) && has(FENCE_EPOCH))
+    }
+
+    /// Whether the member refuses what writes to the namespace in another epoch than this one. Also if there is no such
+    /// namespace: one that is made has no annotation, and takes no write that says its epoch.
+    pub(crate) fn is_fenced(&self, cluster: &str, namespace: &str, epoch: u64) -> bool {
+        let Some(agent) = self.agents.get(cluster) else {
+            return false;
+        };
+        let state = agent.fences.get(namespace);
+        let closed = state.is_some_and(|state| state.closed && state.epoch == epoch);
+        let known = agent.namespaces.as_ref();
+        closed && known.is_some_and(|known| known.get(namespace).is_none_or(|one| one.epoch == Some(epoch)))
+    }
+
+    /// Whether a person said that nobody waits for this release of `shard` any more.
+    pub(crate) fn is_forced(&self, shard: &ShardName, pair: &PairEpoch) -> bool {
+        let object = self.shards.get(shard);
+        let forced = object.and_then(|object| object.forced.as_ref()?.as_ref().ok());
+        forced.is_some_and(|forced| forced.pairs.contains(pair))
     }
 
     /// The last known inventory of a member; `None` while its agent has not reported one to this process.

@@ -195,7 +195,8 @@ impl Facts {
                     && before.spec == shard.spec
                     && before.generation == shard.generation
                     && before.deleting == shard.deleting
-                    && before.root == shard.root =>
+                    && before.root == shard.root
+                    && before.forced == shard.forced =>
             {
                 Change::Status
             }

@@ -21,9 +21,9 @@ use portolan_wire::v1;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
-use self::core::{Core, Message, Registered};
+use self::core::{Core, Message, Object, Registered};
 pub(crate) use self::withheld::{Why, Withheld, WithheldShares};
-use crate::compile::{Ref, Scope, World};
+use crate::compile::{Ref, Scope, Standing, World};
 use crate::distribute::Worlds;
 use crate::facts::{Facts, PolicyName};
 use crate::index::Index;
@@ -137,11 +137,15 @@ impl Arbiter {
     /// How many routers are told, and who keeps what for long.
     fn divide(&self, world: &World, index: &Index) -> (usize, WithheldShares) {
         let State { core, outboxes } = &mut *self.state.lock();
-        let objects = world
-            .policies
-            .iter()
-            .map(|(name, reach)| (name.clone(), reach.uid.clone()));
-        core.set_rules(&world.shared_limits, objects.collect());
+        let objects = world.policies.iter().map(|(name, reach)| {
+            let object = Object {
+                uid: reach.uid.clone(),
+                in_force: reach.standing == Standing::InForce,
+            };
+            (name.clone(), object)
+        });
+        let objects = objects.collect();
+        core.set_rules(&world.shared_limits, objects, Instant::now());
         // Read with the lock held: whoever enrolled and is connected is among them.
         let now = Instant::now();
         core.set_routers(index.read(|facts| registered(facts, world)), now);
@@ -200,8 +204,7 @@ fn registered(facts: &Facts, world: &World) -> BTreeMap<String, Registered> {
     let shared: BTreeSet<&PolicyName> = world.shared_limits.keys().map(|limit| &limit.policy).collect();
     let registered = facts.routers.iter().map(|(name, router)| {
         let sees = match &router.subscription {
-            Some(Subscription::Everything) => None,
-            Some(subscription) => Some(seen(subscription, world, &shared)),
+            Some(subscription) => seen(subscription, world, &shared),
             None => Some(BTreeSet::new()),
         };
         let uid = router.uid.clone();
@@ -210,16 +213,17 @@ fn registered(facts: &Facts, world: &World) -> BTreeMap<String, Registered> {
     registered.collect()
 }
 
-fn seen(subscription: &Subscription, world: &World, shared: &BTreeSet<&PolicyName>) -> BTreeSet<PolicyName> {
-    if shared.is_empty() {
-        return BTreeSet::new();
-    }
+/// Those of the shared policies that it may be told of; `None`: all. Looks through those that hold its own callers, not through all
+/// that there are.
+fn seen(subscription: &Subscription, world: &World, shared: &BTreeSet<&PolicyName>) -> Option<BTreeSet<PolicyName>> {
+    let Some(any) = shared.first() else {
+        return Some(BTreeSet::new());
+    };
     let scope = Scope::of(subscription, world);
-    let policies = shared.iter().map(|name| Ref::Policy((*name).clone()));
-    let seen = policies.filter(|policy| scope.sees(policy) || scope.is_uncertain(policy));
-    seen.filter_map(|policy| match policy {
-        Ref::Policy(name) => Some(name),
-        _ => None,
-    })
-    .collect()
+    // Of one policy that is as uncertain as of each.
+    if scope.is_uncertain(&Ref::Policy((*any).clone())) {
+        return None;
+    }
+    let seen = scope.policies()?.iter().filter(|policy| shared.contains(policy));
+    Some(seen.cloned().collect())
 }

@@ -29,6 +29,7 @@ use crate::writer::Writer;
 
 mod callers;
 mod events;
+mod fenced;
 mod finding;
 mod leader;
 mod member;
@@ -37,6 +38,7 @@ mod policies;
 mod policy_events;
 mod presence;
 mod reach;
+mod releases;
 mod resolved;
 mod root;
 mod router;
@@ -77,6 +79,9 @@ pub(crate) struct StatusWriter {
     writer: Writer<Object>,
     events: BreakerEvents,
     policy_events: PolicyEvents,
+    /// Who is here to be heard of breakers, and who of policies, as statuses were made last.
+    breaker_presences: Presences,
+    policy_presences: Presences,
     started: Instant,
 }
 
@@ -94,6 +99,8 @@ impl StatusWriter {
             withheld: shares.withheld(),
             events: BreakerEvents::new(client.clone()),
             policy_events: PolicyEvents::new(client.clone()),
+            breaker_presences: Presences::default(),
+            policy_presences: Presences::default(),
             started: Instant::now(),
             client,
             namespace: namespace.to_owned(),
@@ -164,6 +171,13 @@ impl StatusWriter {
                 now: Timestamp::now(),
             };
             self.keep(facts);
+            let enrolled: BTreeSet<_> = facts.routers.keys().collect();
+            let presences =
+                |has_spoken: fn(&RouterState) -> bool| Presences::of(&enrolled, routers, self.started, has_spoken);
+            (self.breaker_presences, self.policy_presences) = (
+                presences(|router| router.heard.is_some()),
+                presences(|router| router.told_rules.is_some() || !router.serves_policies),
+            );
             let mut wanted = self.of_members(sources);
             wanted.extend(of_shards(sources));
             wanted.extend(of_routers(sources));
@@ -202,7 +216,7 @@ impl StatusWriter {
 
     fn of_policies(&mut self, sources: Sources<'_>) -> Vec<Wanted> {
         let withheld = self.withheld.borrow().clone();
-        let common = Common::of(sources, &withheld);
+        let common = Common::of(sources, &withheld, &self.policy_presences);
         let policies = sources.facts.policies.iter().filter_map(|(name, object)| {
             self.policy_events.found(name, object);
             let status = policies::status(sources, &common, name, object)?;
@@ -229,16 +243,14 @@ impl StatusWriter {
                 }
                 _ => None,
             });
-        let enrolled = self.index.read(|facts| facts.routers.keys().cloned().collect());
-        let presences = self
-            .acks
-            .read(|routers| Presences::of(&enrolled, routers, self.started));
-        self.events.tell(members, &presences).await;
+        self.events.tell(members, &self.breaker_presences).await;
         let policies = written.iter().filter_map(|(object, _)| match object {
             Object::Policy(name) => Some(name),
             _ => None,
         });
-        self.policy_events.tell(&policies.collect(), &presences).await;
+        self.policy_events
+            .tell(&policies.collect(), &self.policy_presences)
+            .await;
         let at = Instant::now();
         self.written.extend(
             written
@@ -281,8 +293,7 @@ fn of_routers(sources: Sources<'_>) -> impl Iterator<Item = Wanted> {
 /// Rules that refuse all, in connected routers.
 fn opened_rules(routers: &Routers) -> usize {
     let connected = routers.values().filter(|router| router.left.is_none());
-    let rules = connected.flat_map(|router| router.rules.iter());
-    rules.filter(|rule| rule.opened).count()
+    connected.map(|router| router.rules.opened()).sum()
 }
 
 fn standing(standing: Standing) -> PolicyStanding {

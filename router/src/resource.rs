@@ -20,3 +20,4 @@ pub(crate) mod routing;
 pub(crate) mod state;
 pub(crate) mod subscribe;
 pub(crate) mod upstream;
+pub(crate) mod writes;

@@ -29,6 +29,7 @@ import (
 //	dump      items sorted by key with uid and rv, and counts of the lines above (requests by verb)
 //	page, measured, report    see page.go, runtime.go and soak.go
 //	event, done    see watches.go
+//	leads, lost    see elect.go
 //	fatal     the program ends
 type line map[string]any
 

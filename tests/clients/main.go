@@ -30,7 +30,7 @@ type asked struct {
 	limit      int64
 	step       bool
 	version    string
-	// Of soak and until.
+	// Of soak, until and elect.
 	rest []string
 	// 0: as the library asks.
 	watchSeconds int64
@@ -43,6 +43,7 @@ var subcommands = map[string]func(context.Context, *rest.Config, asked, commands
 	"retry":              runRetry,
 	"until":              runUntil,
 	"soak":               runSoak,
+	"elect":              runElect,
 }
 
 func main() {
@@ -53,7 +54,7 @@ func main() {
 }
 
 func run() error {
-	usage := "usage: portolan-go-client informer|controller-runtime|page|retry|until|soak [flags]; --help after a subcommand lists them"
+	usage := "usage: portolan-go-client informer|controller-runtime|page|retry|until|soak|elect [flags]; --help after a subcommand lists them"
 	if len(os.Args) < 2 || subcommands[os.Args[1]] == nil {
 		return errors.New(usage)
 	}

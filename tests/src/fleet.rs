@@ -1,6 +1,7 @@
 //! A fleet of real programs on real control planes, started by `portolanctl dev up`, ended when dropped or when this
 //! process ends in whatever way.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -24,6 +25,8 @@ pub struct FleetOptions<'a> {
     pub otlp: Option<&'a str>,
     /// Folder of the fleet; a temporary one by default.
     pub dir: Option<PathBuf>,
+    /// Where the router listens, if Pods are to reach it.
+    pub router_address: Option<IpAddr>,
     /// Straight to the API servers, past their fault stages: for measurements.
     pub past_stage: bool,
     /// Environment of all programs: every flag is a variable too.
@@ -89,6 +92,9 @@ impl Fleet {
         }
         if let Some(otlp) = options.otlp {
             arguments.extend(["--otlp".to_owned(), otlp.to_owned()]);
+        }
+        if let Some(address) = options.router_address {
+            arguments.extend(["--router-bind".to_owned(), SocketAddr::new(address, 0).to_string()]);
         }
         arguments.extend(["--dir".to_owned(), argument(&dir)]);
         arguments.extend(up_timeout());

@@ -33,7 +33,7 @@ rules:
 ";
 
 /// Rights that a short run does not use, and when they are: program, verb, resource (`*`: of any), why.
-const SELDOM: [(&str, &str, &str, &str); 21] = [
+const SELDOM: [(&str, &str, &str, &str); 25] = [
     (
         "agent",
         "patch",
@@ -59,6 +59,30 @@ const SELDOM: [(&str, &str, &str, &str); 21] = [
         "create",
         "tokenreviews",
         "a caller's token is reviewed where its Pod runs",
+    ),
+    (
+        "agent",
+        "impersonate",
+        "userextras/ctrlmesh.kusionstack.io/epoch",
+        "asked within the request that impersonates, which no audit log tells: agent/fence and merged use it",
+    ),
+    (
+        "agent",
+        "impersonate",
+        "serviceaccounts",
+        "asked within the request that impersonates, which no audit log tells: agent/fence and merged use it",
+    ),
+    (
+        "router-fence",
+        "impersonate",
+        "userextras/ctrlmesh.kusionstack.io/shard",
+        "asked within the request that impersonates, which no audit log tells: agent/fence and merged use it",
+    ),
+    (
+        "router-fence",
+        "impersonate",
+        "userextras/ctrlmesh.kusionstack.io/epoch",
+        "asked within the request that impersonates, which no audit log tells: agent/fence and merged use it",
     ),
     ("hub", "delete", "configmaps", "a member's part of the ledger shrinks"),
     (

@@ -37,6 +37,17 @@ pub struct Pair {
     pub view_revision: u64,
     /// The owner no longer wants the pair, but some router may still let the owner's callers write.
     pub releasing: bool,
+    /// Whose writes the member takes.
+    pub fence: PairFence,
+}
+
+/// Which writes to a pair its member takes, of those that say their epoch: the number of owners that the pair had had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PairFence {
+    /// Those of this epoch alone; 0: nothing is known of it.
+    pub epoch: u64,
+    /// It was so before the first write of that epoch.
+    pub whole: bool,
 }
 
 /// A pair that left its shard: since then no caller of the shard is served it.
@@ -97,6 +108,9 @@ struct Written {
     pairs: BTreeMap<String, (Option<usize>, u64, u64, bool)>,
     /// Shard, namespace, view revision, Unix seconds.
     departures: Vec<(usize, String, u64, i64)>,
+    /// Namespace → epoch, whether from its beginning. An older hub drops it, and has writes say no epoch.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    fences: BTreeMap<String, (u64, bool)>,
 }
 
 impl From<Chunk> for Written {
@@ -110,6 +124,9 @@ impl From<Chunk> for Written {
             let owner = pair.owner.as_ref().map(place);
             (owner, pair.owner_count, pair.view_revision, pair.releasing)
         };
+        let fenced = chunk.pairs.iter().filter(|(_, one)| one.fence.epoch > 0);
+        let fences = fenced.map(|(namespace, one)| (namespace.clone(), (one.fence.epoch, one.fence.whole)));
+        let fences = fences.collect();
         let pairs = chunk.pairs.iter();
         let pairs = pairs.map(|(namespace, one)| (namespace.clone(), pair(one))).collect();
         let departures = chunk.departures.iter().flat_map(|(shard, namespaces)| {
@@ -124,6 +141,7 @@ impl From<Chunk> for Written {
             departures: departures.collect(),
             pairs,
             shards,
+            fences,
         }
     }
 }
@@ -141,7 +159,9 @@ impl TryFrom<Written> for Chunk {
             ..Self::new(&written.cluster, written.slot)
         };
         for (namespace, (owner, owner_count, view_revision, releasing)) in written.pairs {
+            let (epoch, whole) = written.fences.get(&namespace).copied().unwrap_or_default();
             let pair = Pair {
+                fence: PairFence { epoch, whole },
                 owner: owner.map(shard).transpose()?,
                 owner_count,
                 view_revision,

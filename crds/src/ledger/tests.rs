@@ -25,6 +25,7 @@ fn arbitrary_chunk() -> impl Strategy<Value = Chunk> {
     let departures = prop::collection::btree_map("[a-c]", departures, 0..3);
     (pairs, departures, any::<u64>()).prop_map(|(pairs, departures, dropped_up_to)| {
         let pair = |(owner, owner_count, view_revision, releasing)| Pair {
+            fence: PairFence::default(),
             owner,
             owner_count,
             view_revision,
@@ -93,6 +94,7 @@ fn chunks_of_the_longest_names_are_bounded() {
     for index in 0..NAMESPACES {
         let owner = ShardName::new("n".repeat(63), format!("{}-{}", "s".repeat(200), index % 5000)).unwrap();
         let pair = Pair {
+            fence: PairFence::default(),
             owner: Some(owner),
             owner_count: u64::from(u32::MAX),
             view_revision: 9_999_999_999,

@@ -20,14 +20,41 @@ pub(super) const HOME: &str = "";
 /// No bucket has this value of the label.
 const NO_BUCKET: &str = "none";
 
+/// End of the name of a canary.
+const CANARY: &str = "-0-canary";
+/// End of the name of every other child, after its number.
+const NORMAL: &str = "-normal";
+
+/// What a child is to its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChildRole {
+    /// It tries changes first.
+    Canary,
+    /// One of those that share what the canary leaves.
+    Normal,
+}
+
+impl ChildRole {
+    /// The role of the shard of this name; `None` for one that is not named as children of roots are.
+    pub fn of_name(shard: &str) -> Option<Self> {
+        let is_prefix = |prefix: &str| !prefix.is_empty();
+        if shard.strip_suffix(CANARY).is_some_and(is_prefix) {
+            return Some(Self::Canary);
+        }
+        let (prefix, number) = shard.strip_suffix(NORMAL)?.rsplit_once('-')?;
+        let is_number = number.parse::<usize>().is_ok_and(|number| number > 0);
+        (is_prefix(prefix) && is_number).then_some(Self::Normal)
+    }
+}
+
 /// Name of the canary of `root`.
 pub(super) fn canary_name(root: &Root) -> String {
-    format!("{}-0-canary", root.prefix)
+    format!("{}{CANARY}", root.prefix)
 }
 
 /// Name of a child, from 1.
 pub(super) fn normal_name(root: &Root, number: usize) -> String {
-    format!("{}-{number}-normal", root.prefix)
+    format!("{}-{number}{NORMAL}", root.prefix)
 }
 
 /// What all children of a root are made by.
@@ -227,4 +254,30 @@ pub(super) fn part_of(child: &ShardingConfigSpec, bucketing: Bucketing, keys: &L
         part.add(HOME, &buckets.collect());
     }
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_childs_role_is_told_by_its_name() {
+        let root = Root {
+            prefix: "op.a-1".to_owned(),
+            ..Root::default()
+        };
+        assert_eq!(ChildRole::of_name(&canary_name(&root)), Some(ChildRole::Canary));
+        assert_eq!(ChildRole::of_name(&normal_name(&root, 12)), Some(ChildRole::Normal));
+        for other in [
+            "shop",
+            "-0-canary",
+            "op-1-canary",
+            "op-0-normal",
+            "op-x-normal",
+            "-1-normal",
+            "op-normal",
+        ] {
+            assert_eq!(ChildRole::of_name(other), None, "{other}");
+        }
+    }
 }

@@ -62,6 +62,14 @@ pub struct Canary {
     pub percent: Option<i32>,
 }
 
+impl Canary {
+    /// Whether it has Pods and is to take nothing, as between two upgrades.
+    pub fn rests(&self) -> bool {
+        let has_pods = self.replicas.is_some_and(|replicas| replicas > 0);
+        has_pods && self.percent == Some(0) && self.in_namespaces.is_empty() && self.in_shard_hash.is_empty()
+    }
+}
+
 /// Shares (cluster, bucket) pairs among shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

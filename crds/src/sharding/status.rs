@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -14,6 +14,8 @@ use crate::schema;
 pub const STATUS_NAMESPACES_MAX: usize = 500;
 /// Most callers listed; `total` always counts all. Those that are not current come first.
 pub const STATUS_REPLICAS_MAX: usize = 200;
+/// Most releases listed; `releasingCount` always counts all. Those that wait longest come first.
+pub const STATUS_RELEASES_MAX: usize = 50;
 
 /// What the hub reports about a ShardingConfig.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,8 +25,8 @@ pub struct ShardingConfigStatus {
     /// metadata.generation that the rest of the status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable, OneLeader; of a root Accepted, Complete,
-    /// Disjoint, NamespacesResolved, ChildrenServed.
+    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable, OneLeader, HandoverFenced; of a
+    /// root Accepted, Complete, Disjoint, NamespacesResolved, ChildrenServed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,
@@ -45,12 +47,41 @@ pub struct ShardingConfigStatus {
     /// The callers of the shard, and how far the current version has reached them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<CallersStatus>,
+    /// Number of namespaces that the shard no longer wants and that are not another's yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub releasing_count: Option<i64>,
+    /// Of these the first 50, those that wait longest first: who waits for whom.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
+    pub releases: Vec<ReleaseStatus>,
     /// View revision at which a namespace last entered or left the shard; 0 if none ever did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view_revision: Option<i64>,
     /// The last spec that was accepted, as hubs told it that kept no ledger. Read once, by a hub that finds no ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<AcceptedSpec>,
+}
+
+/// A namespace on its way to another shard, or to nobody.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ReleaseStatus {
+    /// Name of the MemberCluster.
+    pub cluster: String,
+    /// The namespace.
+    pub namespace: String,
+    /// Number of owners that the pair has had.
+    pub epoch: i64,
+    /// Namespace and name of the ShardingConfig that waits for it; absent: none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Whom that waits for, and for what.
+    pub waits_for: String,
+    /// Since when it is being released, as far as this hub knows: since it started at the earliest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::time"))]
+    pub since: Option<Time>,
 }
 
 /// What the shard owns in one member cluster.

@@ -90,6 +90,14 @@ fn check_lease(problems: &mut Problems, name: &str, namespace: &str, spec: &Shar
             problems.required(FIELD, format!("{when}: {fix}"));
         }
     }
+    let lock = spec
+        .controller
+        .as_ref()
+        .and_then(|one| one.leader_election_resource_lock);
+    if lock.is_some() && spec.leader_election_name().is_none() {
+        let message = "it says what leaderElectionName names: set that too, or remove it";
+        problems.invalid("spec.controller.leaderElectionResourceLock", message);
+    }
     let shard = match ShardName::new(namespace, name) {
         Ok(shard) => shard,
         Err(error) => return problems.invalid("metadata.name", error),

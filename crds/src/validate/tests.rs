@@ -65,6 +65,7 @@ fn good_specs_have_no_problem() {
         "{selector: {}, callerClusters: [east]}",
         "{selector: {}, callerClusters: [east, west], primaryCluster: hub, controller: {leaderElectionName: l}, clusters: [{selector: {matchLabels: {region: eu}}}]}",
         "{selector: {}, callerClusters: [east, west], primaryCluster: east, controller: {leaderElection: Disabled}}",
+        "{selector: {}, controller: {leaderElectionName: l, leaderElectionResourceLock: configmapsleases}}",
         "{selector: {}, callerClusters: [east], clusters: [{name: east, namespaces: [kube-system]}, {name: west, namespaceSelector: {}}]}",
         "{selector: {}, callerClusters: [a], clusters: [{name: a, namespaces: [kube-system], namespaceSelector: {}, default: true}, {name: b}]}",
         "{selector: {}, limits: [{relateResources: [{apiGroups: [''], resources: [pods]}], selector: {matchLabels: {a: b}}}]}",
@@ -110,6 +111,10 @@ const SHARDING_RULES: &[(&str, &[&str])] = &[
     (
         "{selector: {}, callerClusters: [a, b], primaryCluster: a}",
         &["spec.controller.leaderElectionName: Required"],
+    ),
+    (
+        "{selector: {}, controller: {leaderElection: Disabled, leaderElectionResourceLock: configmaps}}",
+        &["spec.controller.leaderElectionResourceLock: Invalid"],
     ),
     (
         "{selector: {}, clusters: [{name: east}]}",

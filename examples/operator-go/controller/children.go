@@ -17,7 +17,8 @@ const (
 	messageKey = "message"
 	// saidAnnotation makes the Pods roll when the text changes: an environment variable is read once.
 	saidAnnotation = "greetings.example.com/message"
-	image          = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1"
+	// Image is that of the Pods that say a Greeting.
+	Image          = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1"
 	managedByLabel = "app.kubernetes.io/managed-by"
 	nameLabel      = "app.kubernetes.io/name"
 	instanceLabel  = "app.kubernetes.io/instance"
@@ -32,7 +33,7 @@ func configMapOf(greeting *examplev1.Greeting) *corev1ac.ConfigMapApplyConfigura
 }
 
 // deploymentOf is the Deployment a Greeting wants.
-func deploymentOf(greeting *examplev1.Greeting) *appsv1ac.DeploymentApplyConfiguration {
+func deploymentOf(greeting *examplev1.Greeting, image string) *appsv1ac.DeploymentApplyConfiguration {
 	labels := labelsOf(greeting)
 	message := corev1ac.EnvVar().WithName("MESSAGE").WithValueFrom(corev1ac.EnvVarSource().
 		WithConfigMapKeyRef(corev1ac.ConfigMapKeySelector().WithName(greeting.Name).WithKey(messageKey)))

@@ -46,6 +46,8 @@ const (
 type Reconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
+	// Image is that of the Pods that say a Greeting.
+	Image string
 }
 
 // CacheOptions keeps only the operator's own children in memory: the ConfigMaps and Deployments of others are many.
@@ -97,7 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 // applyChildren applies everything a Greeting wants; the Deployment comes back as the API server has it.
 func (r *Reconciler) applyChildren(ctx context.Context, greeting *examplev1.Greeting) (*appsv1ac.DeploymentApplyConfiguration, error) {
-	deployment := deploymentOf(greeting)
+	deployment := deploymentOf(greeting, r.Image)
 	for _, child := range []struct {
 		what    string
 		object  runtime.ApplyConfiguration

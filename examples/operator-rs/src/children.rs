@@ -13,7 +13,8 @@ pub(crate) const GUESTBOOK: &str = "greetings.guestbook";
 pub(crate) const OURS: &str = "app.kubernetes.io/managed-by=greeting-operator";
 /// Makes the Pods roll when the text changes: an environment variable is read once.
 const SAID_ANNOTATION: &str = "greetings.example.com/message";
-const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1";
+/// Of the Pods that say it.
+pub(crate) const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1";
 const SCRIPT: &str = r#"while true; do echo "$MESSAGE"; sleep 60; done"#;
 
 /// The ConfigMap a Greeting wants.
@@ -27,11 +28,11 @@ pub(crate) fn config_map(greeting: &Greeting, owner: &OwnerReference) -> Value {
 }
 
 /// The Deployment a Greeting wants.
-pub(crate) fn deployment(greeting: &Greeting, owner: &OwnerReference) -> Value {
+pub(crate) fn deployment(greeting: &Greeting, owner: &OwnerReference, image: &str) -> Value {
     let name = greeting.name_any();
     let labels = labels(&name);
     let message = json!({"name": "MESSAGE", "valueFrom": {"configMapKeyRef": {"name": name, "key": "message"}}});
-    let container = json!({"name": "greeter", "image": IMAGE, "command": ["sh", "-c", SCRIPT], "env": [message]});
+    let container = json!({"name": "greeter", "image": image, "command": ["sh", "-c", SCRIPT], "env": [message]});
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
@@ -105,7 +106,7 @@ mod tests {
         let owner = owner(&greeting).unwrap();
         let map: ConfigMap = serde_json::from_value(config_map(&greeting, &owner)).unwrap();
         assert_eq!(map.data.unwrap()["message"], "hi");
-        let deployment: Deployment = serde_json::from_value(deployment(&greeting, &owner)).unwrap();
+        let deployment: Deployment = serde_json::from_value(deployment(&greeting, &owner, IMAGE)).unwrap();
         assert_eq!(deployment.owner_references(), std::slice::from_ref(&owner));
         assert_eq!(deployment.spec.unwrap().replicas, Some(3));
     }

@@ -45,6 +45,9 @@ struct Args {
     /// This replica, as written into the Lease [default: a name nobody else has]
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
+    /// Image of the Pods that say a Greeting; it has a shell
+    #[arg(long, env = "GREETER_IMAGE", default_value = children::IMAGE)]
+    image: String,
     /// Collector for traces by OTLP over gRPC, for example http://localhost:4317
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
@@ -98,7 +101,7 @@ async fn work(args: Args) -> anyhow::Result<()> {
         () = stop.clone() => return Ok(()),
     }
     tokio::select! {
-        () = run(client, identity, stop) => info!("stopped"),
+        () = run(client, identity, args.image, stop) => info!("stopped"),
         error = election.hold() => return Err(error.context("lost the lease")),
     }
     election.release().await;
@@ -106,7 +109,7 @@ async fn work(args: Args) -> anyhow::Result<()> {
 }
 
 /// Runs the controller until it is asked to stop and what it had begun is done.
-async fn run(client: Client, identity: String, stop: Stop) {
+async fn run(client: Client, identity: String, image: String, stop: Stop) {
     let reporter = Reporter {
         controller: NAME.to_owned(),
         instance: Some(identity),
@@ -114,6 +117,7 @@ async fn run(client: Client, identity: String, stop: Stop) {
     let context = reconcile::Context {
         recorder: Recorder::new(client.clone(), reporter),
         client: client.clone(),
+        image,
         failures: reconcile::Failures::default(),
     };
     // The ConfigMaps and Deployments of others are many; ours have a label.

@@ -37,6 +37,8 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
+    /// Of the Pods that say it.
+    pub(crate) image: String,
     pub(crate) failures: Failures,
 }
 
@@ -130,7 +132,7 @@ impl Context {
         self.apply::<ConfigMap>(namespace, &config_map, NAME)
             .await
             .map_err(Error::of("apply the ConfigMap"))?;
-        let deployment = children::deployment(greeting, &owner);
+        let deployment = children::deployment(greeting, &owner, &self.image);
         let deployment = self
             .apply(namespace, &deployment, NAME)
             .await

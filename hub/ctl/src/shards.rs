@@ -6,8 +6,10 @@
 mod diff;
 mod difference;
 mod edit;
+mod force;
 mod moving;
 mod plan;
+mod promote;
 mod rollback;
 mod status;
 mod who;
@@ -33,6 +35,8 @@ pub(crate) async fn run(command: &ShardsCommand) -> anyhow::Result<ExitCode> {
         ShardsCommand::Who(args) => who::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Status(args) => status::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Move(args) => moving::run(args).await.map(|()| ExitCode::SUCCESS),
+        ShardsCommand::Promote(args) => promote::run(args).await.map(|()| ExitCode::SUCCESS),
+        ShardsCommand::Force(args) => force::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Rollback(args) => rollback::run(args).await.map(|()| ExitCode::SUCCESS),
     }
 }

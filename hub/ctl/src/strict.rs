@@ -1,4 +1,5 @@
-//! Fields of a manifest that its kind does not have, found before anything is sent, with the name that was probably meant.
+//! Fields of a manifest that its kind does not have, found before anything is sent, with the name that was probably meant; and
+//! lists where an object belongs, which the parser would take for one, field by field.
 //!
 //! Only for our own kinds, whose schemas are at hand; of all others the API server says it (`apply` asks for strict
 //! validation). Called by `dev up` and `acceptance`.
@@ -77,15 +78,31 @@ fn walk(path: &str, fields: &Map<String, Value>, schema: &JSONSchemaProps, unkno
 
 fn inside(path: &str, value: &Value, schema: &JSONSchemaProps, unknown: &mut Vec<String>) {
     match (value, &schema.items) {
+        (Value::Array(items), _) if schema.type_.as_deref() == Some("object") => {
+            unknown.push(no_object(path, items, schema));
+        }
         (Value::Object(fields), _) => walk(path, fields, schema, unknown),
         (Value::Array(items), Some(JSONSchemaPropsOrArray::Schema(schema))) => {
             for (index, item) in items.iter().enumerate() {
                 inside(&format!("{path}[{index}]"), item, schema, unknown);
             }
         }
-        // A value of the wrong type is the parser's to refuse.
+        // Any other value of a wrong type is the parser's to refuse.
         _ => {}
     }
+}
+
+fn no_object(path: &str, items: &[Value], schema: &JSONSchemaProps) -> String {
+    let is_element = matches!(items, [item] if item.is_object());
+    let fix = match &schema.properties {
+        _ if is_element => "write it without the dash".to_owned(),
+        Some(properties) if !properties.is_empty() => {
+            let known: Vec<_> = properties.keys().map(String::as_str).collect();
+            format!("write its fields by name, {}", known.join(", "))
+        }
+        _ => "write it as names with values".to_owned(),
+    };
+    format!("{path} is a list and must be an object: {fix}")
 }
 
 fn no_such_field(path: &str, name: &str, schema: &JSONSchemaProps) -> String {
@@ -161,11 +178,44 @@ mod tests {
             ("spce: {}", "spce is no field: did you mean spec?"),
             (
                 "spec: {controller: {lease: x}}",
-                "spec.controller.lease is no field: there are leaderElection, leaderElectionName",
+                "spec.controller.lease is no field: there are leaderElection, leaderElectionName, leaderElectionResourceLock",
             ),
         ];
         for (spec, told) in cases {
             assert_eq!(checked(spec), Err(format!("ShardingConfig ops/s: {told}")));
+        }
+    }
+
+    #[test]
+    fn a_list_in_place_of_an_object_is_refused() {
+        let cases = [
+            (
+                "spec: [a]",
+                "spec is a list and must be an object: write its fields by name, ",
+            ),
+            (
+                "spec: {controller: [x]}",
+                "spec.controller is a list and must be an object: write its fields by name, ",
+            ),
+            (
+                "spec: {selector: {matchLabels: [a, b]}}",
+                "spec.selector.matchLabels is a list and must be an object: write it as names with values",
+            ),
+            (
+                "spec: {clusters: [[a]]}",
+                "spec.clusters[0] is a list and must be an object: write its fields by name, ",
+            ),
+            (
+                "spec: {controller: [{leaderElection: true}]}",
+                "spec.controller is a list and must be an object: write it without the dash",
+            ),
+        ];
+        for (spec, told) in cases {
+            let refused = checked(spec).unwrap_err();
+            assert!(
+                refused.starts_with(&format!("ShardingConfig ops/s: {told}")),
+                "{refused}"
+            );
         }
     }
 

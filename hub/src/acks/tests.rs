@@ -191,7 +191,11 @@ async fn how_rules_stand_wakes_who_looks_at_rules_and_nobody_else() {
             last_minute: *last_minute,
             ..v1::RuleState::default()
         });
-        acks.policies_reported("r", epoch, states.collect());
+        let report = RuleReport {
+            states: states.collect(),
+            ..RuleReport::default()
+        };
+        acks.policies_reported("r", epoch, report);
         assert!(!others.has_changed().unwrap(), "nothing that is granted depends on it");
         rules.has_changed().unwrap()
     };
@@ -200,4 +204,26 @@ async fn how_rules_stand_wakes_who_looks_at_rules_and_nobody_else() {
     assert!(!said(1, &[("b", false, 9), ("a", true, 2)]), "figures, and their order");
     assert!(!said(2, &[]), "another stream's");
     assert!(said(1, &[]));
+}
+
+#[tokio::test]
+async fn what_a_router_said_of_rules_stands_until_it_speaks_on_its_next_stream() {
+    let acks = Acks::default();
+    acks.connected("r", RouterState::new(1, BTreeMap::new()));
+    let opened = v1::RuleState {
+        rule: "a".to_owned(),
+        opened: true,
+        ..v1::RuleState::default()
+    };
+    let report = RuleReport {
+        states: vec![opened],
+        ..RuleReport::default()
+    };
+    acks.policies_reported("r", 1, report.clone());
+    acks.update("r", 1, |state| state.left = Some(Instant::now()));
+    acks.connected("r", RouterState::new(2, BTreeMap::new()));
+    let known = || acks.read(|routers| (routers["r"].told_rules.is_some(), (*routers["r"].rules).clone()));
+    assert_eq!(known(), (false, report));
+    acks.policies_reported("r", 2, RuleReport::default());
+    assert_eq!(known(), (true, RuleReport::default()));
 }

@@ -75,6 +75,7 @@ async fn hub_with_a_writer() -> (TestHub, Vec<TestAgent>, Vec<tokio::task::JoinH
             uid: name.clone(),
             name,
             terminating: false,
+            epoch: None,
         };
         let namespaces = (0..20).map(|index| namespace(format!("{cluster}-{index}")));
         let namespaces = v1::NamespaceDelta {

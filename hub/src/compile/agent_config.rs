@@ -8,7 +8,7 @@ use portolan_wire::v1;
 
 use super::callers::{caller_selector, runs_in};
 use super::roots::roots;
-use super::{Accepted, Ref, Scope, World};
+use super::{Accepted, Ref, Scope, World, fence};
 use crate::facts::Facts;
 use crate::settings::Settings;
 
@@ -26,6 +26,7 @@ pub(super) fn render(facts: &Facts, settings: &Settings, world: &World) -> BTree
                 labelled_kinds: kinds.clone(),
                 caller_selectors: selectors(cluster, facts, world),
                 routers: Some(who_acts_in(cluster, &routers)),
+                fences: fence::orders(facts, &world.state.ledger, cluster),
             };
             (cluster.clone(), config)
         })

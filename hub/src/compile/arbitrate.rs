@@ -176,7 +176,8 @@ fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &Shar
     let before = &accepted.spec;
     let place = |spec: &ShardingConfigSpec| {
         let name = spec.leader_election_name()?.to_owned();
-        Some((name, spec.primary_cluster().map(ToOwned::to_owned)))
+        let lock = spec.resource_lock().core_resource();
+        Some((name, lock, spec.primary_cluster().map(ToOwned::to_owned)))
     };
     let (current, wanted) = (place(before), place(spec));
     if current.is_none() || wanted == current {
@@ -187,15 +188,22 @@ fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &Shar
     };
     let field = if spec.leader_election_name() != before.leader_election_name() {
         "spec.controller.leaderElectionName"
+    } else if spec.resource_lock().core_resource() != before.resource_lock().core_resource() {
+        "spec.controller.leaderElectionResourceLock"
     } else if spec.primary_cluster == before.primary_cluster {
         "spec.callerClusters"
     } else {
         "spec.primaryCluster"
     };
-    let words = |place: Option<(String, Option<String>)>| match place {
-        Some((name, Some(cluster))) => format!("{name} in {cluster}"),
-        Some((name, None)) => format!("{name} in each caller's home cluster"),
-        None => "none of the shard's own".to_owned(),
+    let words = |place: Option<(String, Option<&str>, Option<String>)>| {
+        let Some((name, lock, cluster)) = place else {
+            return "none of the shard's own".to_owned();
+        };
+        let kind = lock.map_or_else(String::new, |lock| format!(" ({lock} too)"));
+        match cluster {
+            Some(cluster) => format!("{name}{kind} in {cluster}"),
+            None => format!("{name}{kind} in each caller's home cluster"),
+        }
     };
     Err(Refusal {
         reason: ConditionReason::Invalid,

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use portolan_crds::ShardName;
-use portolan_crds::ledger::Departure;
+use portolan_crds::ledger::{Departure, PairFence};
 
-use crate::facts::Facts;
+use crate::facts::{Facts, PairEpoch};
 
 mod departures;
 mod durable;
@@ -46,6 +46,12 @@ pub(crate) struct Entry {
     pub(crate) view_revision: u64,
     /// The run in which its owner stopped wanting it.
     pub(crate) releasing_since: Option<u64>,
+    /// When that was, as far as this process knows.
+    pub(crate) releasing_from: Option<Timestamp>,
+    /// Whose writes the member takes.
+    pub(crate) fence: PairFence,
+    /// Every router has let go of it, and the member is to refuse what still arrives of its owner.
+    pub(crate) closing: bool,
 }
 
 /// The last runs that every router has acknowledged that might still act on an earlier one.
@@ -56,6 +62,14 @@ pub(crate) struct Released {
     /// The last run that the routers which may serve a shard have acknowledged, for each shard of which something is being
     /// released.
     pub(crate) of_shard: BTreeMap<ShardName, u64>,
+    /// As `of_shard`, and whatever they let through just before may still be under way.
+    pub(crate) let_go: BTreeMap<ShardName, u64>,
+    /// Shards all of whose routers let their writes say their epoch.
+    pub(crate) saying_epochs: BTreeSet<ShardName>,
+    /// Pairs whose member refuses what still arrives of this epoch, and to which no write is open that it took before.
+    pub(crate) over: BTreeSet<PairEpoch>,
+    /// Pairs whose member will not refuse it, as far as can be told: they go the way of those that are not fenced.
+    pub(crate) given_up: BTreeSet<PairEpoch>,
 }
 
 impl Released {
@@ -114,6 +128,33 @@ impl Ledger {
             .map_or(0, |departures| departures.dropped_up_to(shard))
     }
 
+    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = (&str, &str, &mut Entry)> {
+        self.pairs.iter_mut().flat_map(|(cluster, namespaces)| {
+            let entries = namespaces.iter_mut();
+            entries.map(|(namespace, entry)| (cluster.as_str(), namespace.as_str(), entry))
+        })
+    }
+
+    /// What every router has let go of and the member is to fence off, with its owner.
+    pub(crate) fn closing(&self) -> impl Iterator<Item = (PairEpoch, &ShardName)> {
+        let entries = self.pairs.iter().flat_map(|(cluster, namespaces)| {
+            let closing = namespaces.iter().filter(|(_, entry)| entry.closing);
+            closing.map(move |(namespace, entry)| (cluster, namespace, entry))
+        });
+        entries.filter_map(|(cluster, namespace, entry)| {
+            let pair = (cluster.clone(), namespace.clone(), entry.owner_count);
+            Some((pair, entry.owner.as_ref()?))
+        })
+    }
+
+    /// As if every router had let go of all that is being released.
+    #[cfg(test)]
+    pub(crate) fn close_all(&mut self) {
+        for (_, _, entry) in self.entries_mut() {
+            entry.closing = entry.releasing_since.is_some();
+        }
+    }
+
     /// The shards of which something is being released.
     pub(crate) fn releasing(&self) -> BTreeSet<ShardName> {
         let entries = self.pairs.values().flat_map(BTreeMap::values);
@@ -169,18 +210,16 @@ impl Ledger {
     }
 
     /// Frees what was being released in a run that every router has acknowledged which may serve its shard: it leaves that.
-    pub(super) fn free(&mut self, released: &Released, now: Timestamp) {
+    /// Where the member fences it off, also what was let through before must be over.
+    pub(super) fn free(&mut self, facts: &Facts, released: &Released, now: Timestamp) {
         // Runs are counted from 1: who has acknowledged one has let go of all that it does not name.
         self.withholding &= released.by_all == 0;
         for (cluster, namespaces) in &mut self.pairs {
             for (namespace, entry) in namespaces {
-                let (Some(since), Some(shard)) = (entry.releasing_since, &entry.owner) else {
-                    continue;
-                };
-                if since > released.of(shard) {
+                if !entry.is_let_go(facts, released, (cluster, namespace)) {
                     continue;
                 }
-                entry.releasing_since = None;
+                entry.stays();
                 let Some(shard) = entry.owner.take() else { continue };
                 self.view_revision += 1;
                 let departure = Departure {
@@ -200,10 +239,11 @@ impl Ledger {
     }
 
     /// Moves on to the claims of `run`: what is claimed is granted, what is no longer claimed is being released.
-    pub(super) fn settle(&mut self, claims: &Claims, run: u64) {
+    pub(super) fn settle(&mut self, facts: &Facts, claims: &Claims, (run, now): (u64, Timestamp)) {
         for (cluster, namespaces) in claims {
             for (namespace, shard) in namespaces {
-                self.claim(cluster, namespace, shard);
+                let annotated = facts.inventory(cluster).and_then(|all| all.get(namespace)?.epoch);
+                self.claim((cluster, namespace), shard, annotated);
             }
         }
         for (cluster, namespaces) in &mut self.pairs {
@@ -211,6 +251,7 @@ impl Ledger {
                 let claimed = claims.get(cluster).is_some_and(|claims| claims.contains_key(namespace));
                 if entry.owner.is_some() && !claimed {
                     entry.releasing_since.get_or_insert(run);
+                    entry.releasing_from.get_or_insert(now);
                 }
             }
         }
@@ -235,25 +276,38 @@ impl Ledger {
         self.view_revision = self.view_revision.max(view_revision);
     }
 
-    fn claim(&mut self, cluster: &str, namespace: &str, shard: &ShardName) {
+    /// `annotated`: the epoch that the member goes by, which never falls.
+    fn claim(&mut self, (cluster, namespace): (&str, &str), shard: &ShardName, annotated: Option<u64>) {
         let namespaces = self.pairs.entry(cluster.to_owned()).or_default();
         let entry = namespaces.entry(namespace.to_owned()).or_insert(Entry {
             owner: None,
             owner_count: 0,
             view_revision: 0,
             releasing_since: None,
+            releasing_from: None,
+            fence: PairFence::default(),
+            closing: false,
         });
         match &entry.owner {
             // `arbitrate` lets nobody claim what another shard holds, nor take back what another one waits for.
             Some(owner) if owner != shard => return,
+            // What was released of the epoch before may have been acknowledged, and fenced off.
+            Some(_) if entry.releasing_since.is_some() => entry.owner_count += 1,
             Some(_) => {}
             None => {
                 self.view_revision += 1;
                 entry.owner = Some(shard.clone());
-                entry.owner_count += 1;
+                entry.begin_epoch(annotated);
                 entry.view_revision = self.view_revision;
             }
         }
-        entry.releasing_since = None;
+        entry.stays();
+    }
+}
+
+impl Entry {
+    /// It is not being released any more.
+    fn stays(&mut self) {
+        (self.releasing_since, self.releasing_from, self.closing) = (None, None, false);
     }
 }

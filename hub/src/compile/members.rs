@@ -116,6 +116,7 @@ fn identity(
     let allowed = told.unwrap_or_else(|| v1::Allowed {
         service_accounts: member.status.allowed_service_accounts.clone(),
         users: member.status.allowed_users.clone(),
+        extras: Vec::new(),
     });
     let unshared = |key: &&String| jwks::thumbprint_of(key).is_some_and(|print| !shared.contains(&print));
     let body = Body::MemberIdentity(v1::MemberIdentity {

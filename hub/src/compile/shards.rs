@@ -59,6 +59,7 @@ fn owned(ledger: &Ledger) -> BTreeMap<&ShardName, Owned<'_>> {
                 owner_count: entry.owner_count,
                 state: state.into(),
                 view_revision: entry.view_revision,
+                fenced: entry.is_fenced(),
             });
         }
     }
@@ -149,6 +150,7 @@ fn shard(
         config_generation: accepted.generation,
         primary_cluster: spec.primary_cluster().unwrap_or_default().to_owned(),
         leader_election_name: spec.leader_election_name().unwrap_or_default().to_owned(),
+        lock_resource: spec.resource_lock().core_resource().unwrap_or_default().to_owned(),
         explicit_view: spec.explicit_view == ExplicitView::Allow,
         enforcement: enforcement.into(),
         members,

@@ -38,6 +38,7 @@ fn due_of(deleting: bool, has_finalizer: bool, owner: bool) -> Option<Step> {
     if owner {
         let mut chunk = Chunk::new("east", Slot::WHOLE);
         let pair = Pair {
+            fence: portolan_crds::ledger::PairFence::default(),
             owner: Some(name()),
             owner_count: 1,
             view_revision: 1,

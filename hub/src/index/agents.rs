@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use portolan_crds::GroupResource;
+use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_runtime::Secret;
 use portolan_wire::v1;
 
@@ -20,6 +21,9 @@ use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, counted, cov
 /// anew. Six heartbeats.
 const COVERAGE_AGES: Duration = Duration::from_secs(30);
 
+/// No pair has more owners. What is beyond it in an annotation is none of ours.
+const MAX_EPOCH: u64 = 1 << 53;
+
 /// Agents tell of coverage at most once a second: by then they have told which objects of a new namespace lack their labels.
 const NAMESPACE_SETTLES: Duration = Duration::from_secs(3);
 
@@ -29,6 +33,7 @@ impl Facts {
         let agent = self.agents.entry(cluster.to_owned()).or_default();
         agent.epoch = epoch;
         agent.connected = true;
+        agent.left = None;
         agent.told_coverage = false;
         agent.version.clone_from(&hello.version);
         agent.kubernetes_version.clone_from(&hello.kubernetes_version);
@@ -125,7 +130,24 @@ impl AgentReport {
             Report::Allowed(mut allowed) => {
                 allowed.service_accounts.sort();
                 allowed.users.sort();
+                allowed
+                    .extras
+                    .retain(|key| [FENCE_SHARD, FENCE_EPOCH].contains(&key.as_str()));
+                allowed.extras.sort();
+                allowed.extras.dedup();
                 replace(&mut self.allowed, allowed)
+            }
+            Report::Fences(told) => {
+                let states = told.fences.into_iter().map(|mut state| {
+                    cut(&mut state.message);
+                    (state.namespace.clone(), state)
+                });
+                let states: BTreeMap<_, _> = states.collect();
+                if self.fences == states {
+                    return Change::Nothing;
+                }
+                self.fences = states;
+                Change::Compile
             }
             Report::Excess(excess) => status(&mut self.excess, excess.selectors),
             Report::Policies(policies) => status(&mut self.policies, policies.fault),
@@ -133,6 +155,7 @@ impl AgentReport {
             Report::Disconnected => {
                 let was_unready = self.is_unready();
                 self.connected = false;
+                self.left = Some(Instant::now());
                 self.told_unready(was_unready)
             }
         }
@@ -190,6 +213,7 @@ impl AgentReport {
                 uid: fact.uid,
                 labels: fact.labels.into_iter().collect(),
                 terminating: fact.terminating,
+                epoch: fact.epoch.filter(|epoch| *epoch <= MAX_EPOCH),
             };
             (fact.name, namespace)
         });

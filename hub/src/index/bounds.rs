@@ -23,6 +23,8 @@ const MAX_CALLERS: usize = 5_000;
 /// Kinds of a cluster with thousands of CustomResourceDefinitions.
 const MAX_KINDS: usize = 5_000;
 const MAX_ALLOWED: usize = 10_000;
+/// As many as are ordered at once.
+const MAX_FENCES: usize = 1_000;
 /// Bytes of users and ServiceAccounts: they are kept in one object's status, which etcd takes up to 1.5 MiB of.
 const MAX_ALLOWED_BYTES: usize = 512 * 1024;
 /// A subject altogether, with all labels: what one message may have.
@@ -66,6 +68,7 @@ pub(super) fn check(known: &AgentReport, mut report: Report) -> Result<Report, O
             });
         }
         Report::Allowed(allowed) => whom(allowed)?,
+        Report::Fences(told) => fences(told)?,
         Report::Token(token) if token.token.len() > MAX_TOKEN_BYTES => {
             return Err(OutOfBounds::TooMuch {
                 subject: "token",
@@ -112,6 +115,17 @@ fn namespaces(known: &AgentReport, delta: &v1::NamespaceDelta) -> Result<(), Out
     subject.fits_bytes(delta.encoded_len(), |name, fact| {
         name.len() + fact.uid.len() + bytes_of(fact.labels.iter())
     })
+}
+
+fn fences(told: &v1::Fences) -> Result<(), OutOfBounds> {
+    if told.fences.len() > MAX_FENCES {
+        return Err(OutOfBounds::TooMany {
+            subject: "fences",
+            max: MAX_FENCES,
+        });
+    }
+    let mut states = told.fences.iter();
+    states.try_for_each(|state| named("namespace", &state.namespace, is_dns_label))
 }
 
 fn callers(known: &AgentReport, delta: &v1::CallerDelta) -> Result<(), OutOfBounds> {

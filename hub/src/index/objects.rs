@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::api::DynamicObject;
-use portolan_crds::labels::{FINALIZER_SHARD, GROUP};
+use portolan_crds::labels::{FINALIZER_SHARD, FORCE_RELEASE, GROUP};
 use portolan_crds::{MemberClusterSpec, Problem, Reason, RouterSpec, ShardName, ShardingConfigSpec, validate_member};
 use portolan_wire::subscription::Subscription;
 use serde::de::DeserializeOwned;
@@ -41,6 +41,7 @@ pub(crate) fn member_from(object: &DynamicObject, before: Option<&MemberObject>)
 pub(crate) fn shard_from(object: &DynamicObject) -> Option<(ShardName, ShardObject)> {
     let metadata = &object.metadata;
     let name = ShardName::new(metadata.namespace.clone()?, metadata.name.clone()?).ok()?;
+    let annotations = metadata.annotations.as_ref();
     let shard = ShardObject {
         uid: metadata.uid.clone().unwrap_or_default(),
         generation: metadata.generation.unwrap_or_default(),
@@ -52,6 +53,7 @@ pub(crate) fn shard_from(object: &DynamicObject) -> Option<(ShardName, ShardObje
         has_finalizer: has_finalizer(object),
         root: root_of(object),
         spec: section::<ShardingConfigSpec>(object, "spec").map(Arc::new),
+        forced: annotations.and_then(|all| Some(all.get(FORCE_RELEASE)?.parse())),
         status: section(object, "status").unwrap_or_default(),
     };
     Some((name, shard))

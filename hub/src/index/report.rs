@@ -14,6 +14,7 @@ pub(crate) enum Report {
     Allowed(v1::Allowed),
     Policies(v1::AdmissionPolicies),
     Excess(v1::CallerExcess),
+    Fences(v1::Fences),
     /// Why a signing key is not taken; none: it is.
     Key(Option<String>),
     Disconnected,

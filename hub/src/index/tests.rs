@@ -60,6 +60,7 @@ fn arrivals() -> Vec<Arrival> {
     let allowed = Report::Allowed(v1::Allowed {
         service_accounts: vec!["b/b".into(), "a/a".into()],
         users: Vec::new(),
+        extras: Vec::new(),
     });
     vec![
         Arrival::Member(member("east", good())),
@@ -216,6 +217,22 @@ fn status_alone_does_not_wake_the_compiler() {
     };
     let beat = Report::Heartbeat(beat, Timestamp::UNIX_EPOCH);
     assert_eq!(folded(&mut facts, 1, beat), Change::Status);
+}
+
+#[test]
+fn a_release_that_is_forced_is_a_change_for_the_compiler() {
+    let mut facts = Facts::default();
+    let mut object = shard("a", json!({"clusters": []}));
+    facts.apply_shard(&object);
+    let annotations = object.metadata.annotations.get_or_insert_default();
+    annotations.insert(
+        portolan_crds::labels::FORCE_RELEASE.to_owned(),
+        "east/ns-b@1: why".to_owned(),
+    );
+    assert_eq!(facts.apply_shard(&object), Change::Compile);
+    let name = portolan_crds::ShardName::new("ops", "a").unwrap();
+    let pair = |epoch| ("east".to_owned(), "ns-b".to_owned(), epoch);
+    assert!(facts.is_forced(&name, &pair(1)) && !facts.is_forced(&name, &pair(2)));
 }
 
 #[test]
@@ -438,6 +455,7 @@ fn what_no_api_server_gives_out_is_refused() {
         Report::Allowed(v1::Allowed {
             service_accounts: vec!["x".repeat(length)],
             users: Vec::new(),
+            extras: Vec::new(),
         })
     };
     let router = gateway(&mut facts);

@@ -66,6 +66,7 @@ pub(super) fn import(facts: &Facts, incarnation: &str) -> Result<State, ImportEr
                 if known.is_none_or(|known| known.owner_count < owner_count) {
                     view_revision += 1;
                     let pair = Pair {
+                        fence: portolan_crds::ledger::PairFence::default(),
                         owner: Some(name.clone()),
                         owner_count,
                         view_revision,

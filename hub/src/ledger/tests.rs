@@ -27,6 +27,7 @@ fn shard(name: &str) -> ShardName {
 
 fn pair(owner: &str, view_revision: u64) -> Pair {
     Pair {
+        fence: portolan_crds::ledger::PairFence::default(),
         owner: Some(shard(owner)),
         owner_count: 1,
         view_revision,

@@ -6,6 +6,8 @@
 //! presumed to be used: of a router whose stream broke what it had until it is back, and after a start of the hub, by routers
 //! that are registered and have said nothing yet, all that nobody else says that he has. It ends with the router: when it is
 //! forgotten, or when it was away for so long that it can pass nothing any more.
+//!
+//! Tokens come by the clock, and at once only with what no router ever had of a rule: each rule knows how much that is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 use portolan_crds::circuit_breaker::RATE_LIMITINGS_MAX;
 use portolan_wire::v1;
 
-use super::router::{Id, Router, Shares};
+use super::router::{Id, Next, Router};
 use super::rule::Rule;
 use super::withheld::WithheldShares;
 use crate::compile::{SharedLimit, Supply};
@@ -21,6 +23,9 @@ use crate::facts::PolicyName;
 
 /// Objects of routers that come within this time after the start of the hub may be of one that was let in before it.
 const ENROLLED_BEFORE: Duration = Duration::from_mins(1);
+/// A rule of an object that is out of force for a while is the same when it is back: routers lay what they know of it aside for
+/// ten minutes from when they hear so.
+pub(super) const SAME_FOR: Duration = Duration::from_mins(11);
 /// No hub gave a revision beyond: a router that says one must not use up all that there are.
 const BELIEVED: u64 = 1 << 62;
 
@@ -31,6 +36,14 @@ pub(crate) struct Registered {
     pub(crate) uid: String,
     /// Policies that it may be told of; `None`: all.
     pub(crate) sees: Option<BTreeSet<PolicyName>>,
+}
+
+/// A policy's object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub(crate) uid: String,
+    /// Whether routers are told of it: then these are all of its rules. Else nobody says which there are.
+    pub(crate) in_force: bool,
 }
 
 /// What a router is to be told on its stream.
@@ -50,8 +63,10 @@ pub(crate) struct Core {
     revision: u64,
     /// Objects that were there at the start: an earlier hub may have divided their limits. `None`: nobody has told yet.
     of_before: Option<BTreeSet<String>>,
-    /// Uids of the policies' objects, also of those that are gone while routers may have something of them.
-    objects: BTreeMap<PolicyName, String>,
+    /// Those of them that were not in force yet: of their rules nobody has told.
+    unseen: BTreeSet<String>,
+    /// The policies' objects, also those that are gone while routers may have something of them.
+    objects: BTreeMap<PolicyName, Object>,
     ids: BTreeMap<SharedLimit, Id>,
     next_id: Id,
     rules: BTreeMap<Id, Rule>,
@@ -64,13 +79,21 @@ impl Core {
         self.revision = self.revision.max(revision);
     }
 
-    /// The rules in force, with what comes to each; and the uids of all objects.
-    pub(crate) fn set_rules(&mut self, rules: &BTreeMap<SharedLimit, Supply>, objects: BTreeMap<PolicyName, String>) {
-        self.of_before
-            .get_or_insert_with(|| objects.values().cloned().collect());
+    /// The rules in force, with what comes to each; and all objects.
+    pub(crate) fn set_rules(
+        &mut self,
+        rules: &BTreeMap<SharedLimit, Supply>,
+        objects: BTreeMap<PolicyName, Object>,
+        now: Instant,
+    ) {
+        if self.of_before.is_none() {
+            let uids: BTreeSet<_> = objects.values().map(|object| object.uid.clone()).collect();
+            self.unseen.clone_from(&uids);
+            self.of_before = Some(uids);
+        }
         self.objects = objects;
         for rule in self.rules.values_mut() {
-            rule.supply = None;
+            rule.end(now);
         }
         for (key, supply) in rules {
             let id = self.id_of(key.clone());
@@ -78,15 +101,34 @@ impl Core {
                 rule.supply = Some(*supply);
             }
         }
-        let routers = &self.routers;
-        let is_used = |id: &Id| routers.values().any(|router| router.uses(*id));
-        self.rules.retain(|id, rule| rule.supply.is_some() || is_used(id));
-        self.ids.retain(|_, id| self.rules.contains_key(id));
+        // What an edit adds from now on is new, also to an object of before.
+        for object in self.objects.values().filter(|object| object.in_force) {
+            self.unseen.remove(&object.uid);
+        }
+        self.forget_rules(now);
         for SharedLimit { policy, uid, .. } in self.ids.keys() {
             if !self.objects.contains_key(policy) {
-                self.objects.insert(policy.clone(), uid.clone());
+                let gone = Object {
+                    uid: uid.clone(),
+                    in_force: false,
+                };
+                self.objects.insert(policy.clone(), gone);
             }
         }
+    }
+
+    /// Those that are not in force, of which no router has anything, and that cannot come back as they were.
+    fn forget_rules(&mut self, now: Instant) {
+        let (routers, objects) = (&self.routers, &self.objects);
+        let is_used = |id: &Id| routers.values().any(|router| router.uses(*id));
+        let is_withdrawn = |SharedLimit { policy, uid, .. }: &SharedLimit| {
+            let object = objects.get(policy);
+            object.is_some_and(|object| object.uid == *uid && !object.in_force)
+        };
+        self.rules.retain(|id, rule| {
+            rule.supply.is_some() || is_used(id) || (rule.ended_within(SAME_FOR, now) && is_withdrawn(&rule.key))
+        });
+        self.ids.retain(|_, id| self.rules.contains_key(id));
     }
 
     /// The routers that there are. What one had that is gone is free.
@@ -138,6 +180,11 @@ impl Core {
                 rule.is_said(router.bound_of(id));
             }
         }
+        for (id, _) in &said {
+            if let Some(rule) = self.rules.get_mut(id) {
+                rule.is_held(router.bound_of(*id));
+            }
+        }
     }
 
     /// What is to be told now. It counts as told.
@@ -148,40 +195,42 @@ impl Core {
         for (id, rule) in &mut self.rules {
             rule.look(*id, &self.routers, now);
         }
-        let mut next = BTreeMap::<String, Shares>::new();
+        let mut next = BTreeMap::<String, Next>::new();
         for (name, router) in self.routers.iter().filter(|(_, router)| router.is_free(now)) {
             // What is not in force stays as it is for as long as the router has it: it is about to learn that.
             let asked = router
                 .asked()
                 .filter(|id| self.rules.get(id).is_some_and(|rule| rule.supply.is_none()));
             let kept = asked.map(|id| (id, router.bound_of(id)));
-            next.insert(name.clone(), kept.collect());
+            let kept = Next {
+                shares: kept.collect(),
+                ..Next::default()
+            };
+            next.insert(name.clone(), kept);
         }
         let age = self
             .started
             .map_or(Duration::ZERO, |started| now.saturating_duration_since(started));
         for (id, rule) in &mut self.rules {
-            for (router, share) in rule.divide((*id, age), &self.routers, &next) {
-                next.entry(router).or_default().insert(*id, share);
-            }
+            rule.divide((*id, age), &self.routers, &mut next);
         }
         self.tell(next, now)
     }
 
     /// Those who were not told the same before. It counts as told.
-    fn tell(&mut self, next: BTreeMap<String, Shares>, now: Instant) -> Vec<Message> {
+    fn tell(&mut self, next: BTreeMap<String, Next>, now: Instant) -> Vec<Message> {
         let may_be_hidden = self.rules.values().any(Rule::may_be_hidden);
         let mut messages = Vec::new();
-        for (name, shares) in next {
+        for (name, mut next) in next {
             let Some(router) = self.routers.get_mut(&name) else {
                 continue;
             };
-            if let Some(epoch) = router.tell((self.revision + 1, &shares), may_be_hidden, now) {
+            if let Some(epoch) = router.tell(self.revision + 1, &mut next, may_be_hidden, now) {
                 self.revision += 1;
                 messages.push(Message {
                     router: name,
                     epoch,
-                    shares: wire(self.revision, &shares, &self.rules),
+                    shares: wire(self.revision, &next, &self.rules),
                 });
             }
         }
@@ -235,7 +284,7 @@ impl Core {
     /// its memory. `room`: for how many more of each object there is room, once that was asked.
     fn named(&mut self, demand: &v1::SharedDemand, room: &mut BTreeMap<PolicyName, usize>) -> Option<Id> {
         let policy: PolicyName = demand.policy.parse().ok()?;
-        let present = self.objects.get(&policy)?.clone();
+        let present = self.objects.get(&policy)?.uid.clone();
         // It may be of an object that was deleted: what it has of that one it does not have of the present one.
         let is_present = demand.uid.is_empty() || demand.uid == present;
         let uid = if is_present { present } else { demand.uid.clone() };
@@ -275,20 +324,22 @@ impl Core {
         let id = self.next_id;
         self.next_id += 1;
         let of_before = self.of_before.as_ref().is_some_and(|uids| uids.contains(&key.uid));
-        self.rules.insert(id, Rule::new(key.clone(), of_before));
+        let is_new = !self.unseen.contains(&key.uid);
+        self.rules.insert(id, Rule::new(key.clone(), of_before, is_new));
         self.ids.insert(key, id);
         id
     }
 }
 
-fn wire(revision: u64, shares: &Shares, rules: &BTreeMap<Id, Rule>) -> v1::Shares {
-    let shares = shares.iter().filter_map(|(id, millionths)| {
+fn wire(revision: u64, next: &Next, rules: &BTreeMap<Id, Rule>) -> v1::Shares {
+    let shares = next.shares.iter().filter_map(|(id, millionths)| {
         let SharedLimit { policy, uid, rule } = &rules.get(id)?.key;
         Some(v1::RuleShare {
             policy: policy.to_string(),
             uid: uid.clone(),
             rule: rule.clone(),
             millionths: *millionths,
+            fresh: next.fresh.contains(id),
         })
     });
     v1::Shares {

@@ -45,11 +45,21 @@ pub(super) struct Router {
     stream: Option<Stream>,
 }
 
+/// What a router is to have next.
+#[derive(Debug, Default)]
+pub(super) struct Next {
+    pub(super) shares: Shares,
+    /// Those that no router had any part of before.
+    pub(super) fresh: BTreeSet<Id>,
+}
+
 #[derive(Debug)]
 struct Told {
     revision: u64,
     /// The last.
     shares: Shares,
+    /// Of those the ones that it may find to be fresh, and as much as that was said of.
+    fresh: Shares,
     /// The most of all that it was told and has not confirmed.
     most: Shares,
     at: Instant,
@@ -214,8 +224,10 @@ impl Router {
     }
 
     /// It is told these shares unless it was on this stream: on which. `may_hide`: it might have something that it does not say.
-    pub(super) fn tell(&mut self, (revision, shares): (u64, &Shares), may_hide: bool, now: Instant) -> Option<u64> {
+    /// What of them was fresh is so until it says that it has heard it.
+    pub(super) fn tell(&mut self, revision: u64, next: &mut Next, may_hide: bool, now: Instant) -> Option<u64> {
         let stream = self.stream.as_mut()?;
+        let shares = &next.shares;
         let is_told = match &stream.last {
             Some(last) => last == shares,
             // What it has may be older than what it says, or be of what it does not say.
@@ -226,7 +238,17 @@ impl Router {
         }
         stream.last = Some(shares.clone());
         self.last_told = revision;
-        let mut most = self.told.take().map(|told| told.most).unwrap_or_default();
+        let before = self.told.take();
+        let (mut most, before) = before.map(|told| (told.most, told.fresh)).unwrap_or_default();
+        let fresh = shares.iter().filter_map(|(rule, share)| {
+            let first = next.fresh.contains(rule).then_some(*share);
+            // More than it was told of at first it cannot have missed: that others may have had.
+            let again = before.get(rule).filter(|most| share <= *most);
+            let part = first.or(again.map(|_| *share)).filter(|part| *part > 0)?;
+            Some((*rule, part))
+        });
+        let fresh: Shares = fresh.collect();
+        next.fresh = fresh.keys().copied().collect();
         for (rule, share) in shares {
             let most = most.entry(*rule).or_default();
             *most = share.max(most).to_owned();
@@ -234,6 +256,7 @@ impl Router {
         self.told = Some(Told {
             revision,
             shares: shares.clone(),
+            fresh,
             most,
             at: now,
         });

@@ -1,11 +1,11 @@
 //! One limit that routers have together: who is to have how much of it, and who keeps what others are to have. Pure; called
 //! by `core`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::division::{WHOLE, divide_useful, wanted};
-use super::router::{Id, Router, Shares};
+use super::router::{Id, Next, Router};
 use super::withheld::{Why, Withheld};
 use crate::compile::{SharedLimit, Supply};
 
@@ -27,6 +27,10 @@ pub(super) struct Rule {
     of_before: bool,
     /// What routers that have said nothing may have together then.
     presumed: u32,
+    /// So much of the bucket no router has ever had: as little as was left when they had most together.
+    unheld: u32,
+    /// When it went out of force. `None`: it never was in force.
+    ended: Option<Instant>,
     /// What each router is to get to.
     goal: BTreeMap<String, u32>,
     /// What routers have that others are to have.
@@ -40,16 +44,38 @@ struct Kept {
     why: Why,
 }
 
+/// From what a router has at most to what it is to have next.
+struct Step<'a> {
+    router: &'a String,
+    bound: u32,
+    share: u32,
+}
+
 impl Rule {
-    pub(super) fn new(key: SharedLimit, of_before: bool) -> Self {
+    /// `is_new`: no router can have anything of it.
+    pub(super) fn new(key: SharedLimit, of_before: bool, is_new: bool) -> Self {
         Self {
             key,
             supply: None,
             of_before,
             presumed: WHOLE,
+            unheld: if is_new { WHOLE } else { 0 },
+            ended: None,
             goal: BTreeMap::new(),
             kept: BTreeMap::new(),
         }
+    }
+
+    /// It is not in force unless its supply is told anew.
+    pub(super) fn end(&mut self, now: Instant) {
+        if self.supply.take().is_some() {
+            self.ended = Some(now);
+        }
+    }
+
+    pub(super) fn ended_within(&self, time: Duration, now: Instant) -> bool {
+        self.ended
+            .is_some_and(|ended| now.saturating_duration_since(ended) < time)
     }
 
     /// Whether it is in force, and routers of which nothing is known may have something of it.
@@ -60,6 +86,11 @@ impl Rule {
     /// A router of which nothing was known says that it has this much.
     pub(super) fn is_said(&mut self, share: u32) {
         self.presumed = self.presumed.saturating_sub(share);
+    }
+
+    /// Routers have so much of it together, at least.
+    pub(super) fn is_held(&mut self, held: u32) {
+        self.unheld = self.unheld.min(WHOLE.saturating_sub(held));
     }
 
     /// Looks who has something that he is not to have.
@@ -100,14 +131,14 @@ impl Rule {
         })
     }
 
-    /// The next share of each router that takes part and is in `free`. `age`: of this hub.
+    /// Puts the next share of each router that takes part into `next`, if it is in there. `age`: of this hub.
     pub(super) fn divide(
         &mut self,
         (id, age): (Id, Duration),
         routers: &BTreeMap<String, Router>,
-        free: &BTreeMap<String, Shares>,
-    ) -> Vec<(String, u32)> {
-        let Some(supply) = self.supply else { return Vec::new() };
+        next: &mut BTreeMap<String, Next>,
+    ) {
+        let Some(supply) = self.supply else { return };
         let hides = |router: &Router| self.of_before && router.may_hide(id);
         let is_hidden = routers.values().any(hides);
         let (mut fixed, mut own) = (if is_hidden { self.presumed } else { 0 }, 0);
@@ -128,7 +159,30 @@ impl Rule {
             .collect();
         let ideal = divide_useful(budget, &wants, supply.least, turn(&supply, age));
         self.aim(&parts, budget, (&wants, ideal), supply.least);
-        self.approach(id, &parts, budget.saturating_sub(own), free)
+        let steps = self.approach(id, &parts, budget.saturating_sub(own), next);
+        self.is_held(fixed + own);
+        let fresh = self.fresh(&steps);
+        for Step { router, share, .. } in steps {
+            if let Some(next) = next.get_mut(router) {
+                next.shares.insert(id, share);
+                if fresh.contains(router) {
+                    next.fresh.insert(id);
+                }
+            }
+        }
+    }
+
+    /// Who gets a first share now, of what no router ever had. All fresh shares after any moment fit into what was left of the
+    /// bucket at that moment: so the tokens that come with them were in nobody's share.
+    fn fresh(&mut self, steps: &[Step<'_>]) -> BTreeSet<String> {
+        let mut fresh = BTreeSet::new();
+        for step in steps.iter().filter(|step| step.bound == 0 && step.share > 0) {
+            if let Some(left) = self.unheld.checked_sub(step.share) {
+                self.unheld = left;
+                fresh.insert(step.router.clone());
+            }
+        }
+        fresh
     }
 
     /// Sets the goal anew where it is not all of `budget`, or leaves somebody short.
@@ -149,13 +203,13 @@ impl Rule {
     }
 
     /// Steps towards the goal: down at once, up as far as there is something to `spare`.
-    fn approach(
+    fn approach<'a>(
         &self,
         id: Id,
-        parts: &[(&String, &Router)],
+        parts: &[(&'a String, &Router)],
         spare: u32,
-        free: &BTreeMap<String, Shares>,
-    ) -> Vec<(String, u32)> {
+        free: &BTreeMap<String, Next>,
+    ) -> Vec<Step<'a>> {
         let steps = parts.iter().filter(|(name, _)| free.contains_key(*name));
         let steps: Vec<_> = steps
             .map(|(name, router)| {
@@ -174,7 +228,11 @@ impl Rule {
         };
         let steps = steps.into_iter();
         steps
-            .map(|(name, bound, goal)| (name.clone(), grown(bound, goal)))
+            .map(|(router, bound, goal)| Step {
+                router,
+                bound,
+                share: grown(bound, goal),
+            })
             .collect()
     }
 }

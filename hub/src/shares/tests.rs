@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use portolan_crds::circuit_breaker::RATE_LIMITINGS_MAX;
 use portolan_wire::v1;
 
-use super::core::{Core, Message, Registered};
+use super::core::{Core, Message, Object, Registered, SAME_FOR};
 use super::division::WHOLE;
 use super::router::{SAYS_NOTHING_FOR, UNHEARD_FOR};
 use super::rule::{TURN, WITHHELD_AFTER};
@@ -14,6 +14,7 @@ use super::withheld::{Why, Withheld};
 use crate::compile::{SharedLimit, Supply};
 use crate::facts::PolicyName;
 
+mod fresh;
 mod laws;
 mod network;
 
@@ -48,14 +49,17 @@ fn who_has_nothing_need_say_so_only_once_however_early() {
     let mut core = Core::default();
     core.connected(("r".to_owned(), "1".to_owned()), 1, true, now);
     core.reported("r", 1, &[], 0);
-    core.set_rules(&BTreeMap::new(), BTreeMap::new());
+    core.set_rules(&BTreeMap::new(), BTreeMap::new(), now);
     let supply = Supply {
         rate: RATE,
         least: 1,
         fills_in: None,
     };
-    let object = (key(0, 0).policy, key(0, 0).uid);
-    core.set_rules(&[(key(0, 0), supply)].into(), [object].into());
+    let object = Object {
+        uid: key(0, 0).uid,
+        in_force: true,
+    };
+    core.set_rules(&[(key(0, 0), supply)].into(), [(key(0, 0).policy, object)].into(), now);
     let told = core.divide(now);
     assert_eq!(told.len(), 1, "it takes part");
     assert_eq!(told[0].shares.shares[0].millionths, WHOLE);

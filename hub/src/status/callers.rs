@@ -4,14 +4,14 @@
 //! A Pod that several shards select is served by none (`docs/semantics.md#identity`). Both may be right by themselves, and
 //! the Pod may come long after either: so no spec is refused for it, but the status of each tells.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use portolan_crds::{
     CallerReplica, CallersStatus, ConditionReason, ConditionType, Finding, STATUS_REPLICAS_MAX, ShardName,
     ShardingConfigSpec,
 };
-use portolan_wire::subscription::Subscription;
+use portolan_wire::subscription::{CallerPod, Subscription};
 use portolan_wire::v1::resource::Body;
 use portolan_wire::v1::{CallerView, ExcessSelector, ResourceKind};
 
@@ -24,13 +24,12 @@ use crate::facts::Facts;
 const TYPE: ConditionType = ConditionType::Distributed;
 
 /// How far the callers have come. A caller is current when every connected router serves it by its present view, and by
-/// what its shard is and owns at present.
+/// what its shard is and owns at present. Each caller is compared with the routers that serve all callers, and with its own alone.
 pub(super) fn callers(world: &World, name: &ShardName, routers: &Routers) -> CallersStatus {
     let parts = parts(world, name);
-    let served = connected(routers, name).map(|router| Served::by(router, name, &parts));
-    let served: Vec<_> = served.collect();
+    let served = ServedBy::new(connected(routers, name).map(|router| Served::by(router, name, &parts)));
     let mut replicas: Vec<_> = views(world, name)
-        .map(|(view, version, body)| replica(view, version, body, &served))
+        .map(|(view, version, body)| replica(view, version, body, &served.serving(body)))
         .collect();
     let current = replicas.iter().filter(|(current, _)| *current).count();
     // Those that are not current first; the list is cut.
@@ -53,16 +52,6 @@ fn connected<'a>(routers: &'a Routers, name: &ShardName) -> impl Iterator<Item =
         Subscription::Shards(shards) => shards.contains(name),
     };
     routers.values().filter(|router| router.left.is_none()).filter(told)
-}
-
-/// Whether a router that is told of its shard serves this caller too.
-fn serves(router: &RouterState, body: &CallerView) -> bool {
-    match &router.subscription {
-        Subscription::Everything | Subscription::Shards(_) => true,
-        Subscription::Caller(pod) => {
-            pod.cluster == body.home_cluster && pod.namespace == body.namespace && pod.pod == body.pod
-        }
-    }
 }
 
 /// A resource's name and its present version.
@@ -113,6 +102,40 @@ impl<'a> Served<'a> {
     }
 }
 
+/// Routers by the callers that they serve.
+#[derive(Default)]
+struct ServedBy<'a> {
+    /// Those that serve all callers of the shard.
+    all: Vec<Served<'a>>,
+    /// Those of one caller.
+    own: BTreeMap<CallerPod, Vec<Served<'a>>>,
+}
+
+impl<'a> ServedBy<'a> {
+    fn new(routers: impl Iterator<Item = Served<'a>>) -> Self {
+        let mut by = Self::default();
+        for served in routers {
+            match &served.router.subscription {
+                Subscription::Everything | Subscription::Shards(_) => by.all.push(served),
+                Subscription::Caller(pod) => by.own.entry(pod.clone()).or_default().push(served),
+            }
+        }
+        by
+    }
+
+    fn serving(&self, body: &CallerView) -> Vec<&Served<'a>> {
+        let pod = CallerPod {
+            cluster: body.home_cluster.clone(),
+            namespace: body.namespace.clone(),
+            pod: body.pod.clone(),
+        };
+        self.all
+            .iter()
+            .chain(self.own.get(&pod).into_iter().flatten())
+            .collect()
+    }
+}
+
 /// Why a router refused this version.
 fn refusal(router: &RouterState, name: &Ref, version: &String) -> Option<String> {
     let (refused, reason) = router.rejected.get(name)?;
@@ -131,9 +154,9 @@ fn views<'a>(world: &'a World, name: &ShardName) -> impl Iterator<Item = (&'a Re
     })
 }
 
-fn replica(view: &Ref, version: &String, body: &CallerView, served: &[Served<'_>]) -> (bool, CallerReplica) {
+/// `served`: by the routers that serve this caller.
+fn replica(view: &Ref, version: &String, body: &CallerView, served: &[&Served<'_>]) -> (bool, CallerReplica) {
     let is_told = |served: &Served<'_>| served.router.held.get(view) == Some(version);
-    let served: Vec<_> = served.iter().filter(|served| serves(served.router, body)).collect();
     let is_present = |served: &&Served<'_>| served.present && is_told(served);
     let everywhere = !served.is_empty() && served.iter().all(is_present);
     // Of several routers the one that lags is told of.

@@ -10,6 +10,7 @@ use portolan_wire::v1::ResourceKind;
 
 use super::Sources;
 use super::finding::set;
+use super::presence::Presences;
 use crate::compile::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, Standing, World, some_of};
 use crate::facts::{Facts, FaultsStopped, PolicyInForce, PolicyName, PolicyObject, PolicySpec, PolicyStatus};
 use crate::shares::WithheldShares;
@@ -20,7 +21,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 
-pub(super) use targets::{Injected, Opened};
+pub(super) use targets::{Injected, MAX_SHOWN, Opened, RuleAt};
 
 /// What all policies have in common: looked at once for all of them.
 pub(super) struct Common<'a> {
@@ -30,10 +31,10 @@ pub(super) struct Common<'a> {
 }
 
 impl<'a> Common<'a> {
-    pub(super) fn of(sources: Sources<'a>, withheld: &'a WithheldShares) -> Self {
+    pub(super) fn of(sources: Sources<'a>, withheld: &'a WithheldShares, presences: &'a Presences) -> Self {
         Self {
             withheld,
-            reports: targets::Reports::of(sources.world, sources.routers),
+            reports: targets::Reports::of(sources.world, sources.routers, presences),
             routers: distributed::Connected::of(sources.world, sources.routers),
         }
     }
@@ -41,6 +42,11 @@ impl<'a> Common<'a> {
     /// All rules of a policy that refuse all, and why.
     pub(super) fn opened(&self, name: &PolicyName) -> Opened {
         self.reports.opened(name)
+    }
+
+    /// Whether a rule that refused all may do so still, though it is not among those of which that is said.
+    pub(super) fn may_be_opened(&self, name: &PolicyName, rule: &RuleAt) -> bool {
+        self.reports.may_be_opened(name, rule)
     }
 
     /// The faults of a policy that were injected, and into whom.
@@ -80,8 +86,9 @@ pub(super) fn status(
             status.in_force = in_force;
             status.caller_names = names;
             status.callers_not_named = not_named;
-            status.opened = i64::try_from(common.opened(name).len()).ok();
-            status.target_status = common.reports.limits(name);
+            let before = std::mem::take(&mut status.target_status);
+            status.target_status = common.reports.limits(name, before);
+            status.opened = Some(common.reports.count_opened(name, &status.target_status));
             &mut status.conditions
         }
         PolicyStatus::Fault(status) => {
@@ -90,7 +97,8 @@ pub(super) fn status(
             status.in_force = in_force;
             status.caller_names = names;
             status.callers_not_named = not_named;
-            status.target_status = common.reports.injected(name);
+            let before = std::mem::take(&mut status.target_status);
+            status.target_status = common.reports.injected(name, before);
             &mut status.conditions
         }
     };

@@ -3,14 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType};
+use portolan_crds::circuit_breaker::LimitingState;
+use tokio::time::Instant;
 
 use self::standing::Stands;
 use super::events::{Publisher, event};
-use super::policies::{Common, Injected, Opened};
+use super::policies::{Common, Injected, MAX_SHOWN, Opened, RuleAt};
 use super::presence::{Presence, Presences};
 use crate::facts::{PolicyName, PolicyObject, PolicyStatus};
 
@@ -18,6 +21,10 @@ mod injected;
 mod rules;
 mod standing;
 
+/// Rules of one object that are not told of, and that may refuse all as they did before.
+const MAX_UNSURE: usize = 1_000;
+/// Of a status that is full nobody knows what an earlier process has told: whatever is so in this time was told.
+const SETTLED_AFTER: Duration = Duration::from_mins(1);
 /// Events of one kind and object at a time; of more it is told how many they are. Its status is written every five seconds at most.
 const MAX_AT_ONCE: usize = 10;
 
@@ -28,9 +35,11 @@ pub(super) struct PolicyEvents {
 }
 
 /// What is told of one object.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Told {
     uid: String,
+    /// When this process found a status that may not have had room for all that was told.
+    found_full: Option<Instant>,
     stands: Option<Stands>,
     opened: Opened,
     /// Faults that were injected since it came into force.
@@ -43,6 +52,8 @@ struct Told {
 struct Now {
     stands: Option<Stands>,
     opened: Opened,
+    /// What may be opened still, though nothing is said of it.
+    unsure: BTreeSet<RuleAt>,
     injected: Injected,
 }
 
@@ -68,9 +79,16 @@ impl PolicyEvents {
         };
         told.now.stands = Stands::of(status);
         match status {
-            PolicyStatus::Breaker(_) => told.now.opened = common.opened(name),
+            PolicyStatus::Breaker(_) => {
+                told.now.opened = common.opened(name);
+                let is_unsure =
+                    |rule: &&RuleAt| !told.now.opened.contains_key(rule) && common.may_be_opened(name, rule);
+                let unsure = told.opened.keys().filter(is_unsure);
+                told.now.unsure = unsure.take(MAX_UNSURE).cloned().collect();
+            }
             PolicyStatus::Fault(_) => told.now.injected = common.injected(name),
         }
+        told.settle();
         // Of a spec that is not known nothing is gone.
         if let Some(good) = &object.in_force {
             told.injected.retain(|fault| good.rules.has_rule(fault));
@@ -107,14 +125,25 @@ impl Told {
         let now = Now {
             stands: stands.clone(),
             opened: opened.clone(),
-            injected: Injected::new(),
+            ..Now::default()
         };
         Self {
             uid: object.uid.clone(),
+            found_full: is_full(&object.status).then(Instant::now),
             stands,
             opened,
             injected,
             now,
+        }
+    }
+
+    /// What an earlier process may have told, and had no room for in the status, is news to nobody.
+    fn settle(&mut self) {
+        if self.found_full.is_some_and(|found| found.elapsed() < SETTLED_AFTER) {
+            let opened = self.now.opened.iter();
+            self.opened
+                .extend(opened.map(|(rule, why)| (rule.clone(), why.clone())));
+            self.injected.extend(self.now.injected.keys().cloned());
         }
     }
 
@@ -137,13 +166,16 @@ impl Told {
             events.extend(standing::change(self.stands.as_ref(), now));
             self.stands = Some(now.clone());
         }
-        // Of routers that are not here, after a restart of the hub all of them, what they said last holds.
+        // Of routers that are not here, after a restart of the hub all of them, what they said last holds. Nor does what a report
+        // has no room for count as closed.
         let before = mem::take(&mut self.opened);
         let mut opened = self.now.opened.clone();
-        let silent = before
-            .iter()
-            .filter(|((router, ..), _)| routers.of_router(router) == Presence::Away);
-        opened.extend(silent.map(|(key, why)| (key.clone(), why.clone())));
+        let silent = before.iter().filter(|(rule, _)| {
+            let is_away = routers.of_router(&rule.0) == Presence::Away;
+            !opened.contains_key(*rule) && (is_away || self.now.unsure.contains(*rule))
+        });
+        let silent: Vec<_> = silent.collect();
+        opened.extend(silent.into_iter().map(|(key, why)| (key.clone(), why.clone())));
         events.extend(rules::changes(&before, &opened));
         self.opened = opened;
         if self.stands.as_ref().is_some_and(Stands::is_over) {
@@ -154,6 +186,23 @@ impl Told {
             self.injected.extend(self.now.injected.keys().cloned());
         }
         events
+    }
+}
+
+/// Whether a status may say less than what was told.
+fn is_full(status: &PolicyStatus) -> bool {
+    match status {
+        PolicyStatus::Breaker(status) => {
+            let rules = status
+                .target_status
+                .iter()
+                .flat_map(|target| &target.limiting_snapshots);
+            let shown = rules.filter(|rule| rule.state == LimitingState::Opened).count();
+            status
+                .opened
+                .is_some_and(|opened| usize::try_from(opened).is_ok_and(|opened| opened > shown))
+        }
+        PolicyStatus::Fault(status) => status.target_status.len() >= MAX_SHOWN,
     }
 }
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
 
 use super::Routers;
-use crate::acks::FORGOTTEN_AFTER;
+use crate::acks::{FORGOTTEN_AFTER, RouterState};
 
 /// Whether a router's last word holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// It is connected: what it does not say is not so.
+    /// It is connected and has spoken: what it does not say is not so.
     Speaks,
     /// It may come back and say that all is as it was.
     Away,
@@ -24,13 +24,23 @@ pub(super) struct Presences(BTreeMap<String, Presence>);
 
 impl Presences {
     /// `enrolled`: who has a Router object; others were forgotten by people. `started`: when this process began to listen. A router
-    /// that it has not heard of since may have been there before.
-    pub(super) fn of(enrolled: &BTreeSet<String>, routers: &Routers, started: Instant) -> Self {
+    /// that it has not heard of since may have been there before. `has_spoken`: on its present stream.
+    pub(super) fn of(
+        enrolled: &BTreeSet<&String>,
+        routers: &Routers,
+        started: Instant,
+        has_spoken: impl Fn(&RouterState) -> bool,
+    ) -> Self {
         let connected = routers.iter().filter(|(_, state)| state.left.is_none());
-        let connected = connected.map(|(name, _)| (name.clone(), Presence::Speaks));
+        let connected = connected.map(|(name, state)| {
+            // Who is silent for so long is waited for no more.
+            let speaks = has_spoken(state) || state.came.elapsed() >= FORGOTTEN_AFTER;
+            let presence = if speaks { Presence::Speaks } else { Presence::Away };
+            (name.clone(), presence)
+        });
         let last = |name: &String| routers.get(name).and_then(|state| state.left).unwrap_or(started);
         let away = enrolled.iter().filter(|name| last(name).elapsed() < FORGOTTEN_AFTER);
-        let away = away.map(|name| (name.clone(), Presence::Away));
+        let away = away.map(|name| ((*name).clone(), Presence::Away));
         Self(away.chain(connected).collect())
     }
 
@@ -50,29 +60,32 @@ mod tests {
 
     use super::Presence::{Away, Gone, Speaks};
     use super::*;
-    use crate::acks::RouterState;
 
     #[tokio::test(start_paused = true)]
     async fn who_is_away_is_waited_for_as_long_as_for_a_release() {
         let (started, second) = (Instant::now(), Duration::from_secs(1));
-        let enrolled = ["left", "unheard"].map(str::to_owned).into();
+        let enrolled = ["left", "unheard"].map(str::to_owned);
+        let enrolled = enrolled.iter().collect();
         tokio::time::advance(second).await;
         let state = |left| RouterState {
             left,
+            heard: Some(Instant::now()),
             ..RouterState::new(1, BTreeMap::new())
         };
         let mut routers = Routers::new();
         routers.insert("here".to_owned(), state(None));
+        let silent = RouterState::new(1, BTreeMap::new());
+        routers.insert("silent".to_owned(), silent);
         routers.insert("left".to_owned(), state(Some(Instant::now())));
         routers.insert("forgotten".to_owned(), state(Some(Instant::now())));
         let seen = || {
-            let presences = Presences::of(&enrolled, &routers, started);
-            ["here", "left", "unheard", "forgotten"].map(|name| presences.of_router(name))
+            let presences = Presences::of(&enrolled, &routers, started, |router| router.heard.is_some());
+            ["here", "silent", "left", "unheard", "forgotten"].map(|name| presences.of_router(name))
         };
-        assert_eq!(seen(), [Speaks, Away, Away, Gone]);
+        assert_eq!(seen(), [Speaks, Away, Away, Away, Gone]);
         tokio::time::advance(FORGOTTEN_AFTER.saturating_sub(second)).await;
-        assert_eq!(seen(), [Speaks, Away, Gone, Gone]);
+        assert_eq!(seen(), [Speaks, Away, Away, Gone, Gone]);
         tokio::time::advance(second).await;
-        assert_eq!(seen(), [Speaks, Gone, Gone, Gone]);
+        assert_eq!(seen(), [Speaks, Speaks, Gone, Gone, Gone]);
     }
 }

@@ -9,7 +9,7 @@ use portolan_crds::{
 use super::finding::{nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
-use super::{Sources, callers, leader, reach, root};
+use super::{Sources, callers, fenced, leader, reach, releases, root};
 use crate::compile::{Verdict, World, some_of};
 use crate::facts::ShardObject;
 
@@ -24,6 +24,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         view_revision: Some(view_revision(world, name)),
         ..ShardingConfigStatus::default()
     };
+    releases::tell(sources, name, &mut status);
     if object.deleting {
         status.clusters = clusters(world, name, &Verdict::default());
         let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";
@@ -49,6 +50,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         resolved(sources.facts, verdict, accepted.is_some()),
         reach::members_reachable(world, name, verdict, accepted, routers),
         leader::one_leader(sources.facts, name, accepted, routers, now),
+        fenced::handover_fenced(sources, name, accepted),
     ];
     status.clusters = clusters(world, name, verdict);
     status.callers = Some(callers);

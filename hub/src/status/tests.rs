@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::*;
+use crate::acks::RuleReport;
 use crate::compile::{PolicyReach, Reached};
 use crate::distribute::Published;
 use crate::facts::{PolicyKind, PolicyName};
@@ -147,7 +148,11 @@ async fn a_policy_is_written_once_in_five_seconds_and_its_rules_are_told_once() 
             opened,
             ..v1::RuleState::default()
         };
-        acks.policies_reported("r", 1, vec![state]);
+        let report = RuleReport {
+            states: vec![state],
+            ..RuleReport::default()
+        };
+        acks.policies_reported("r", 1, report);
         let due = writer.due(&published);
         writer.write(due, &Metrics::default()).await;
         let sent = sent.lock().drain(..).collect::<Vec<_>>().into_iter();
@@ -169,6 +174,57 @@ async fn a_policy_is_written_once_in_five_seconds_and_its_rules_are_told_once() 
     );
     tokio::time::advance(POLICY_PERIOD).await;
     assert_eq!(pass(false).await, ["status", "RuleClosed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_router_that_comes_back_and_reports_that_are_full_tell_of_nothing_that_did_not_happen() {
+    let (client, sent) = recording();
+    let index = Arc::<Index>::default();
+    let (_worlds, published) = watch::channel(Some(calm(&index)));
+    let acks = Arc::<Acks>::default();
+    acks.connected("r", RouterState::new(1, BTreeMap::new()));
+    let mut writer = StatusWriter::new(client, "system", index, acks.clone(), &Arbiter::default());
+    let policy = "CircuitBreaker/ops/calm";
+    let report = |rules: &[&str], left_out: u64| RuleReport {
+        states: rules
+            .iter()
+            .map(|rule| v1::RuleState {
+                policy: policy.to_owned(),
+                rule: (*rule).to_owned(),
+                opened: true,
+                ..v1::RuleState::default()
+            })
+            .collect(),
+        left_out: (left_out > 0)
+            .then(|| (policy.to_owned(), left_out))
+            .into_iter()
+            .collect(),
+        more_left_out: false,
+    };
+    let mut pass = async || {
+        tokio::time::advance(POLICY_PERIOD).await;
+        let due = writer.due(&published);
+        writer.write(due, &Metrics::default()).await;
+        let sent = sent.lock().drain(..).collect::<Vec<_>>().into_iter();
+        let told = sent.filter_map(|(_, body)| {
+            let (reason, action) = (body["reason"].as_str()?, body["action"].as_str()?);
+            Some(format!("{reason} {action}"))
+        });
+        told.filter(|told| told.starts_with("Rule")).collect::<Vec<_>>()
+    };
+    acks.policies_reported("r", 1, report(&["all", "one"], 0));
+    assert_eq!(pass().await, ["RuleOpened all r", "RuleOpened one r"]);
+    // Its stream ends, and it comes back: before it has spoken nothing has closed.
+    acks.update("r", 1, |state| state.left = Some(tokio::time::Instant::now()));
+    acks.connected("r", RouterState::new(2, BTreeMap::new()));
+    assert!(pass().await.is_empty());
+    // One has no room in its report: that is not closed either, nor opened once there is room again.
+    acks.policies_reported("r", 2, report(&["one"], 1));
+    assert!(pass().await.is_empty());
+    acks.policies_reported("r", 2, report(&["all", "one"], 0));
+    assert!(pass().await.is_empty());
+    acks.policies_reported("r", 2, report(&["one"], 0));
+    assert_eq!(pass().await, ["RuleClosed all r"]);
 }
 
 #[tokio::test(start_paused = true)]

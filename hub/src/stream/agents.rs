@@ -304,6 +304,7 @@ impl AgentSession {
             Some(Said::MemberToken(token)) => Report::Token(token),
             Some(Said::Allowed(allowed)) => Report::Allowed(allowed),
             Some(Said::CallerExcess(excess)) => Report::Excess(excess),
+            Some(Said::Fences(fences)) => Report::Fences(fences),
             Some(Said::Policies(policies)) => Report::Policies(policies),
             Some(Said::TokenReviewed(reviewed)) => {
                 if let Some(answer) = self.reviews.remove(&reviewed.id) {

@@ -5,12 +5,17 @@ use std::sync::Arc;
 
 use portolan_wire::v1;
 
+use crate::acks::RuleReport;
 use crate::compile::Ref;
 use crate::facts::{PolicyName, RuleNames};
 use crate::shares::MAX_DEMANDS;
 
 /// Most states of rules that are kept of one router: statuses show fewer, of all routers.
 const MAX_STATES: usize = 1_000;
+/// Most policies of which it is kept how many rules one router leaves out.
+const MAX_LEFT_OUT: usize = 1_000;
+/// More rules than that no policy has.
+const MAX_OPENED: u64 = 1 << 32;
 /// Longest name of a rule, with the cluster of a breaker.
 const MAX_RULE_BYTES: usize = 512;
 /// Longest word that says why.
@@ -25,15 +30,15 @@ pub(super) struct Known<T, R> {
 }
 
 impl<T: Fn(&Ref) -> bool, R: Fn(&PolicyName) -> Option<Arc<RuleNames>>> Known<T, R> {
-    /// How rules stand, each once, the first first: of policies, rules and callers that there are.
-    pub(super) fn rule_states(&self, report: Vec<v1::RuleState>) -> Vec<v1::RuleState> {
+    /// How rules stand, each once, the first first: of policies, rules and callers that there are. `report`: without its states.
+    pub(super) fn rules(&self, states: Vec<v1::RuleState>, mut report: RuleReport) -> RuleReport {
         let mut kept = BTreeSet::new();
-        let mut states = Vec::new();
         // Many states are of one policy, and of one caller.
         let mut policies = BTreeMap::new();
         let mut callers = BTreeMap::new();
-        for state in report {
-            if states.len() == MAX_STATES {
+        for state in states {
+            if report.states.len() == MAX_STATES {
+                report.more_left_out = true;
                 break;
             }
             let is_word =
@@ -42,10 +47,29 @@ impl<T: Fn(&Ref) -> bool, R: Fn(&PolicyName) -> Option<Arc<RuleNames>>> Known<T,
                 && (state.caller.is_empty() || self.is_caller(&mut callers, &state.caller));
             let key = (state.policy.clone(), state.rule.clone(), state.caller.clone());
             if is_word && is_known && kept.insert(key) {
-                states.push(state);
+                report.states.push(state);
             }
         }
-        states
+        report
+    }
+
+    /// How many rules of policies that there are a router leaves out.
+    pub(super) fn left_out(&self, told: Vec<v1::RulesLeftOut>, more: bool) -> RuleReport {
+        let mut policies = BTreeMap::new();
+        let mut report = RuleReport {
+            more_left_out: more,
+            ..RuleReport::default()
+        };
+        for v1::RulesLeftOut { policy, opened } in told {
+            if report.left_out.len() == MAX_LEFT_OUT {
+                report.more_left_out = true;
+                break;
+            }
+            if opened > 0 && !matches!(self.look_up(&mut policies, &policy), Rules::None) {
+                report.left_out.insert(policy, opened.min(MAX_OPENED));
+            }
+        }
+        report
     }
 
     /// What is asked for under limits that routers have together, of policies that there are: of whatever rule, as a router says
@@ -73,12 +97,12 @@ impl<T: Fn(&Ref) -> bool, R: Fn(&PolicyName) -> Option<Arc<RuleNames>>> Known<T,
 
     fn look_up<'a>(&self, looked_up: &'a mut BTreeMap<String, Rules>, policy: &str) -> &'a Rules {
         if !looked_up.contains_key(policy) {
-            looked_up.insert(policy.to_owned(), self.rules(policy));
+            looked_up.insert(policy.to_owned(), self.names(policy));
         }
         &looked_up[policy]
     }
 
-    fn rules(&self, policy: &str) -> Rules {
+    fn names(&self, policy: &str) -> Rules {
         let Ok(name) = policy.parse::<PolicyName>() else {
             return Rules::None;
         };
@@ -160,6 +184,10 @@ mod tests {
         (name.name == "calm").then_some(good.rules)
     }
 
+    fn states(report: Vec<v1::RuleState>) -> Vec<v1::RuleState> {
+        KNOWN.rules(report, RuleReport::default()).states
+    }
+
     type RulesOf = fn(&PolicyName) -> Option<Arc<RuleNames>>;
     const KNOWN: Known<fn(&Ref) -> bool, RulesOf> = Known { told_of, rules_of };
 
@@ -189,7 +217,34 @@ mod tests {
                 ..state(CALM, "slow", "east/p")
             });
         }
-        assert_eq!(KNOWN.rule_states(report), good);
+        assert_eq!(states(report), good);
+    }
+
+    #[test]
+    fn what_a_router_leaves_out_is_counted_and_what_is_cut_is_left_out() {
+        let left = |policy: &str, opened| v1::RulesLeftOut {
+            policy: policy.to_owned(),
+            opened,
+        };
+        let told = vec![
+            left(CALM, 7),
+            left(UNKNOWN, u64::MAX),
+            left("CircuitBreaker/dev/calm", 9),
+        ];
+        let report = KNOWN.left_out(told, false);
+        assert!(report.leaves_out(CALM) && !report.leaves_out("CircuitBreaker/dev/calm"));
+        assert_eq!(
+            report.left_out,
+            [(CALM.to_owned(), 7), (UNKNOWN.to_owned(), MAX_OPENED)].into()
+        );
+        assert!(KNOWN.left_out(Vec::new(), true).leaves_out(CALM));
+        let many: Vec<_> = (0..=MAX_STATES)
+            .map(|rule| state(UNKNOWN, &rule.to_string(), "east/p"))
+            .collect();
+        let kept = KNOWN.rules(many.clone(), RuleReport::default());
+        assert!(kept.states.len() == MAX_STATES && kept.more_left_out);
+        let kept = KNOWN.rules(many[1..].to_vec(), RuleReport::default());
+        assert!(kept.states.len() == MAX_STATES && !kept.more_left_out);
     }
 
     #[test]
@@ -199,9 +254,9 @@ mod tests {
             state(UNKNOWN, &"x".repeat(MAX_RULE_BYTES + 1), "east/p"),
             state(UNKNOWN, "two\nlines", "east/p"),
         ];
-        assert_eq!(KNOWN.rule_states(report), [state(UNKNOWN, "any", "east/p")]);
+        assert_eq!(states(report), [state(UNKNOWN, "any", "east/p")]);
         let many = (0..2 * MAX_STATES).map(|number| state(UNKNOWN, &number.to_string(), "east/p"));
-        let kept = KNOWN.rule_states(many.collect());
+        let kept = states(many.collect());
         assert_eq!(
             (kept.len(), kept[0].rule.as_str()),
             (MAX_STATES, "0"),

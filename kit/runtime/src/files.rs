@@ -20,7 +20,7 @@ const PUBLIC_MODE: u32 = 0o644;
 #[derive(Debug, Error)]
 #[error("cannot {operation} {}: {source}", .path.display())]
 pub struct FileError {
-    /// A verb: "read", "write", "rename".
+    /// A verb: "read", "write", "sync".
     pub operation: &'static str,
     /// The file it was about.
     pub path: PathBuf,
@@ -34,7 +34,17 @@ impl FileError {
     pub fn is_not_found(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
+
+    /// Whether a write failed so late that the file may have the old bytes or the new ones, now or after a crash.
+    pub fn may_have_replaced(&self) -> bool {
+        self.operation == RENAME || self.operation == SYNC_FOLDER
+    }
 }
+
+/// From here on the new bytes may be what a reader finds.
+const RENAME: &str = "rename a temporary file to";
+/// By then they are; without it a crash may bring the old ones back.
+const SYNC_FOLDER: &str = "sync the folder";
 
 /// Reads a whole file.
 pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, FileError> {
@@ -55,7 +65,7 @@ pub fn write_public(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<(
 fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
     let temporary = temporary_beside(path);
     let outcome = write_new(&temporary, bytes, mode)
-        .and_then(|()| fs::rename(&temporary, path).map_err(failed("rename a temporary file to", path)))
+        .and_then(|()| fs::rename(&temporary, path).map_err(failed(RENAME, path)))
         .and_then(|()| sync_folder(path));
     if outcome.is_err() {
         // Already failing; a leftover is only untidy.
@@ -81,7 +91,7 @@ fn sync_folder(path: &Path) -> Result<(), FileError> {
     let folder = folder_of(path);
     File::open(folder)
         .and_then(|file| file.sync_all())
-        .map_err(failed("sync", folder))
+        .map_err(failed(SYNC_FOLDER, folder))
 }
 
 fn temporary_beside(path: &Path) -> PathBuf {
@@ -125,12 +135,16 @@ mod tests {
         let missing = folder.path().join("no/such/file");
         let error = write_private(&missing, b"x").unwrap_err();
         assert!(error.to_string().contains("no/such"), "{error}");
+        assert!(!error.may_have_replaced(), "nothing was replaced");
         assert!(error.is_not_found() && read(&missing).unwrap_err().is_not_found());
 
         let occupied = folder.path().join("folder");
         fs::create_dir(&occupied).unwrap();
         let error = write_private(&occupied, b"x").unwrap_err();
         assert!(error.to_string().contains("folder"), "{error}");
+        assert!(error.may_have_replaced(), "not every file system says what it did");
+        let error = sync_folder(&folder.path().join("gone/file")).unwrap_err();
+        assert!(error.may_have_replaced(), "it was renamed by then");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -21,6 +21,9 @@ pub const TOKEN_LIFE: Duration = Duration::from_hours(24);
 /// Capability of a router that serves Policy resources, as its Hello tells it.
 pub const POLICIES: &str = "policies";
 
+/// Capability of a router whose writes say their epoch, and that tells which releases have no write open, as its Hello tells it.
+pub const FENCE: &str = "fence";
+
 /// Revision from which on the one before is spoken too. Revision 2 shares no resource with 1.
 const FIRST_WITH_A_PREDECESSOR: u32 = 3;
 

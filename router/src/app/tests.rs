@@ -214,6 +214,7 @@ fn resources(member: &Backend, signer: &Signer) -> Vec<v1::Resource> {
     let grant = v1::NamespaceGrant {
         namespace: "ns-a".to_owned(),
         owner_count: 1,
+        fenced: false,
         state: v1::GrantState::Granted.into(),
         ..v1::NamespaceGrant::default()
     };

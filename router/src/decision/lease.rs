@@ -1,9 +1,10 @@
-//! The leader-election Lease has another name in the member than for the operator: this renames it in bodies.
+//! The leader-election Lease, or the ConfigMap or Endpoints that carries the lock, has another name in the member than for the
+//! operator: this renames it in bodies.
 //!
 //! JSON and YAML by value, protobuf by walking the envelope; everything else in the body is preserved. Pure, bounded by
-//! the body; bodies arrive whole (a Lease is small), but for a watch's, whose events do. A request that cannot be read is refused, because it would create or
-//! change a Lease of another name; an answer that cannot be read is passed on as it is. Called by `dispatch` for plans
-//! whose rewrite has a lease.
+//! the body; bodies arrive whole (a lock is small), but for a watch's, whose events do. A request that cannot be read is
+//! refused, because it would create or change an object of another name; an answer that cannot be read is passed on as it
+//! is. Called by `dispatch` for plans whose rewrite has a lease, or shows one.
 
 mod events;
 mod json;

@@ -100,6 +100,21 @@ pub(crate) struct Forward {
     pub(crate) needs: Vec<Need>,
     /// Text for a `Warning` header: let through by `Audit`. To be counted.
     pub(crate) warning: Option<String>,
+    /// Of a write to a namespace that the caller's shard has by name in that member.
+    pub(crate) grant: Option<WriteGrant>,
+}
+
+/// By which grant of a (cluster, namespace) pair a write is its caller's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WriteGrant {
+    /// The pair's namespace.
+    pub(crate) namespace: String,
+    /// `namespace/name` of the ShardingConfig.
+    pub(crate) shard: String,
+    /// Number of owners that the pair has had.
+    pub(crate) epoch: u64,
+    /// The member refuses writes that say another epoch: this one must say its own.
+    pub(crate) fenced: bool,
 }
 
 /// What `rewrite` changes. Default: nothing but headers.
@@ -111,12 +126,19 @@ pub(crate) struct Rewrite {
     pub(crate) fields: Option<&'static str>,
     /// The leader-election Lease is renamed in path, query and both bodies.
     pub(crate) lease: Option<LeaseName>,
+    /// The leader lock may be among what the answer shows: it is renamed there, and the request is none of an election.
+    pub(crate) shown: Option<LeaseName>,
 }
 
 impl Rewrite {
     /// Whether request and response bodies must be buffered and changed.
     pub(crate) fn touches_bodies(&self) -> bool {
-        self.lease.is_some()
+        self.renames_answers().is_some()
+    }
+
+    /// Whose member's name becomes the client's in answers.
+    pub(crate) fn renames_answers(&self) -> Option<&LeaseName> {
+        self.lease.as_ref().or(self.shown.as_ref())
     }
 }
 

@@ -15,7 +15,6 @@ mod tests;
 
 use std::sync::Arc;
 
-pub(crate) use self::bucket::MILLIONTHS;
 pub(crate) use self::demand::Demand;
 pub(crate) use self::judge::{Denied, Judged, Met, Why, judge, would_deny};
 pub(crate) use self::recent::Recent;

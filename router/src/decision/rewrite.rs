@@ -18,7 +18,7 @@ use portolan_merge::cursor::is_cursor;
 use portolan_runtime::Secret;
 
 use crate::decision::plan::Forward;
-use crate::value::classify::{ApiRequest, View, field};
+use crate::value::classify::{ApiRequest, View, field, write_owner};
 use crate::value::fault::Fault;
 use crate::value::snapshot::LeaseName;
 use crate::value::traffic::TrafficClass;
@@ -27,9 +27,9 @@ const LABEL_SELECTOR: &str = "labelSelector";
 const FIELD_SELECTOR: &str = "fieldSelector";
 const RESOURCE_VERSION: &str = "resourceVersion";
 const RESOURCE_VERSION_MATCH: &str = "resourceVersionMatch";
-/// Where a Lease's name stands in `/apis/coordination.k8s.io/v1/namespaces/<ns>/leases/<name>`, cut at the slashes; one
-/// later in `/apis/coordination.k8s.io/v1/watch/namespaces/…`.
-const LEASE_NAME_SEGMENT: usize = 7;
+/// Where a lock's name stands in `/apis/coordination.k8s.io/v1/namespaces/<ns>/leases/<name>`, cut at the slashes; one
+/// earlier in `/api/v1/namespaces/…`, one later in `/apis/coordination.k8s.io/v1/watch/namespaces/…`.
+const LOCK_NAME_SEGMENT: usize = 7;
 const WATCH_SEGMENT: usize = 4;
 /// Added to every proxied answer.
 pub(crate) const VIA_VALUE: HeaderValue = HeaderValue::from_static("1.1 portolan");
@@ -94,7 +94,11 @@ fn identify(forward: &Forward, headers: &mut HeaderMap, token: &Secret) -> Resul
     forward
         .act_as
         .write(headers)
-        .map_err(|_| unfit("the user name", cluster))
+        .map_err(|_| unfit("the user name", cluster))?;
+    match forward.grant.as_ref().filter(|grant| grant.fenced) {
+        Some(grant) => write_owner(headers, &grant.shard, grant.epoch).map_err(|_| unfit("the shard", cluster)),
+        None => Ok(()),
+    }
 }
 
 /// The router's credential for a member, as `Authorization`.
@@ -129,12 +133,19 @@ fn uri(forward: &Forward, request: &ApiRequest) -> Result<Uri, Fault> {
         query.set(FIELD_SELECTOR, &both);
     }
     let mut path = request.path.clone();
-    if let Some(lease) = &rewrite.lease {
-        path = lease_path(lease, request);
+    if let Some(lease) = rewrite.renames_answers() {
+        path = lock_path(lease, request);
         if let Some(fields) = query.first(FIELD_SELECTOR) {
             let fields = field::replace(&fields, "metadata.name", &lease.client, &lease.member);
             query.set(FIELD_SELECTOR, &fields);
         }
+    }
+    if let Some(lock) = &rewrite.shown {
+        // No two of one name: what really has the client's is not the caller's.
+        let client = query.first(FIELD_SELECTOR).filter(|client| !client.is_empty());
+        let other = format!("metadata.name!={}", lock.client);
+        let both = client.map_or_else(|| other.clone(), |client| format!("{client},{other}"));
+        query.set(FIELD_SELECTOR, &both);
     }
     if let Some(query) = query.raw() {
         path.push('?');
@@ -150,14 +161,15 @@ pub(crate) fn narrow(shard: &Selector, client: &str) -> Result<Selector, Fault> 
     Ok(shard.and(&client))
 }
 
-fn lease_path(lease: &LeaseName, request: &ApiRequest) -> String {
-    if !request.resource.as_ref().is_some_and(|resource| resource.named_by_path) {
+fn lock_path(lock: &LeaseName, request: &ApiRequest) -> String {
+    let Some(resource) = request.resource.as_ref().filter(|resource| resource.named_by_path) else {
         return request.path.clone();
-    }
+    };
     let mut segments: Vec<&str> = request.path.split('/').collect();
-    let watch = segments.get(WATCH_SEGMENT) == Some(&"watch");
-    if let Some(name) = segments.get_mut(LEASE_NAME_SEGMENT + usize::from(watch)) {
-        *name = &lease.member;
+    let core = usize::from(resource.group.is_empty());
+    let watch = segments.get(WATCH_SEGMENT - core) == Some(&"watch");
+    if let Some(name) = segments.get_mut(LOCK_NAME_SEGMENT - core + usize::from(watch)) {
+        *name = &lock.member;
     }
     segments.join("/")
 }

@@ -12,6 +12,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use opentelemetry::Context;
+use portolan_crds::partition::ChildRole;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
@@ -180,6 +181,7 @@ impl Call<'_> {
             asked: &request.asked,
             life,
             bytes: body.bytes(),
+            election: request.reach.election == Some(true),
             deadline: if long {
                 request.started + LONG_HEAD_TIMEOUT
             } else {
@@ -452,6 +454,8 @@ impl Call<'_> {
             Caller::Person { user, .. } => (user.clone(), None),
         };
         span::identified(&name, shard.as_deref());
+        let child = shard.as_deref().and_then(|shard| shard.rsplit_once('/'));
+        self.completion.record.child = child.and_then(|(_, name)| ChildRole::of_name(name));
         self.completion.names.caller = Some(name);
         self.completion.names.shard = shard;
     }

@@ -113,6 +113,7 @@ impl Drop for Completion {
 
 #[cfg(test)]
 mod tests {
+    use portolan_crds::partition::ChildRole;
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
 
@@ -133,6 +134,33 @@ mod tests {
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         text
+    }
+
+    #[test]
+    fn what_a_canary_is_answered_is_told_apart() {
+        let metrics = Arc::new(RequestMetrics::default());
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        for (child, code) in [
+            (Some(ChildRole::Canary), 422),
+            (Some(ChildRole::Normal), 200),
+            (None, 500),
+        ] {
+            let mut completion = Completion::new(metrics.clone(), Names::default(), None);
+            completion.record.child = child;
+            completion.record.verb = Some(Verb::Patch);
+            completion.answered(StatusCode::from_u16(code).unwrap(), false);
+        }
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with("by_child_total{"));
+        let mut lines: Vec<_> = lines.collect();
+        lines.sort_unstable();
+        let expected = [
+            r#"by_child_total{child="canary",verb="patch",code="4xx"} 1"#,
+            r#"by_child_total{child="normal",verb="patch",code="2xx"} 1"#,
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

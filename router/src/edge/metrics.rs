@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use portolan_crds::partition::ChildRole;
 use portolan_runtime::metrics::{TracedSeconds, observe_traced};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -49,6 +50,14 @@ struct MemberLabels {
     code: &'static str,
 }
 
+/// What a canary does beside the other children of its root. Not which shard: there may be a thousand.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ChildLabels {
+    child: &'static str,
+    verb: &'static str,
+    code: &'static str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct AuditLabels {
     verb: &'static str,
@@ -61,6 +70,7 @@ pub(crate) struct RequestMetrics {
     finished: Family<RequestLabels, Counter>,
     head_seconds: TracedSeconds<DurationLabels>,
     members: Family<MemberLabels, Counter>,
+    children: Family<ChildLabels, Counter>,
     audited: Family<AuditLabels, Counter>,
     answer_bytes: Counter,
     in_flight: Gauge,
@@ -74,6 +84,7 @@ impl Default for RequestMetrics {
             finished: Family::default(),
             head_seconds: Family::new_with_constructor(|| HistogramWithExemplars::new(SECONDS.into_iter())),
             members: Family::default(),
+            children: Family::default(),
             audited: Family::default(),
             answer_bytes: Counter::default(),
             in_flight: Gauge::default(),
@@ -93,6 +104,8 @@ impl RequestMetrics {
             "Requests that were planned for a member",
             self.members.clone(),
         );
+        let help = "Requests of callers whose shard a root has generated";
+        registry.register("by_child", help, self.children.clone());
         let help = "Requests outside their caller's shard that Audit let through";
         registry.register("audited", help, self.audited.clone());
         registry.register_with_unit("answer", "Bytes of answers", Unit::Bytes, self.answer_bytes.clone());
@@ -135,6 +148,13 @@ impl RequestMetrics {
                     code,
                 })
                 .inc();
+        }
+        if let Some(child) = record.child {
+            let child = match child {
+                ChildRole::Canary => "canary",
+                ChildRole::Normal => "normal",
+            };
+            self.children.get_or_create(&ChildLabels { child, verb, code }).inc();
         }
         if record.audited {
             self.audited.get_or_create(&AuditLabels { verb, rule }).inc();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use portolan_crds::partition::ChildRole;
 
 use crate::decision::plan::Rule;
 use crate::resource::upstream::Ended;
@@ -14,6 +15,8 @@ use crate::value::traffic::TrafficClass;
 #[derive(Debug)]
 pub(crate) struct RequestRecord {
     pub(crate) verb: Option<Verb>,
+    /// Of a caller whose shard is a root's child.
+    pub(crate) child: Option<ChildRole>,
     /// `None` when the request did not come as far as a plan.
     pub(crate) rule: Option<Rule>,
     /// `None` when nothing was to be forwarded.
@@ -60,6 +63,7 @@ impl Default for RequestRecord {
     fn default() -> Self {
         Self {
             verb: None,
+            child: None,
             rule: None,
             class: None,
             cluster: None,

@@ -11,6 +11,7 @@ mod aside;
 mod breakers;
 mod caller;
 mod deferred;
+mod found;
 mod kept;
 mod metrics;
 mod page;
@@ -22,6 +23,7 @@ mod taken;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trial;
+mod worst;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +60,7 @@ pub(crate) struct Policies {
     // One mutex: a request may meet several, and takes of all or of none. Held for some comparisons.
     shared: Mutex<SharedRules>,
     breakers: CallerBreakers,
-    /// The hub has told all that it had to tell this process: what comes new from now on is new to all routers.
+    /// The hub has told all that it had to tell this process: what changes from now on all routers see change.
     heard: AtomicBool,
     /// Counts what the hub is to hear soon: transitions, and shares that are too small. A watch: only the latest matters.
     changes: watch::Sender<u64>,
@@ -183,7 +185,6 @@ impl Policies {
     /// The hub has told what it had to tell this process.
     pub(crate) fn heard_hub(&self) {
         self.heard.store(true, Ordering::Relaxed);
-        self.shared.lock().are_full();
     }
 
     /// These are this router's shares from now on. What shrinks by them does so at once, what grows once they are
@@ -192,16 +193,20 @@ impl Policies {
         self.shared.lock().reshare(told, self.clock.now());
     }
 
-    /// The shares that were told last, if a restart would not find them.
+    /// The shares that were told last, if it is not known that a restart would find them.
     pub(crate) fn unsecured(&self) -> Option<ToldShares> {
-        let shared = self.shared.lock();
-        (shared.told() != shared.safe()).then(|| shared.told().clone())
+        self.shared.lock().unsecured()
     }
 
     /// A restart would find these. The hub hears of it soon: what was given up here others wait for.
     pub(crate) fn secured(&self, told: ToldShares) {
         self.shared.lock().secured(told, self.clock.now());
         self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Writing these failed such that nobody knows whether a restart would find them, until a write succeeds.
+    pub(crate) fn doubted(&self, written: &ToldShares) {
+        self.shared.lock().doubted(written, self.clock.now());
     }
 
     /// These are on disk, and what was told later is not known.
@@ -215,8 +220,7 @@ impl Policies {
     /// A stream begins: what was told on one before and is not on disk counts as not heard. Its hub may be another one by now,
     /// and would rely on less than this router would use once it is written.
     pub(crate) fn forget_unsecured(&self) {
-        let kept = self.kept_shares();
-        self.restore(kept);
+        self.shared.lock().forget_unsecured(self.clock.now());
     }
 
     fn kept_shares(&self) -> ToldShares {

@@ -24,6 +24,7 @@ use super::other_leases::OtherLeases;
 use super::policies::Policies;
 use super::question::Questions;
 use super::upstream::{Connector, Upstreams};
+use super::writes::Writes;
 use crate::value::kinds::{Kinds, MemberKinds};
 use crate::value::snapshot::Snapshot;
 
@@ -62,6 +63,8 @@ pub(crate) struct RoutingStore {
     pub(crate) last_answers: LastAnswers,
     /// For the hub.
     pub(crate) other_leases: OtherLeases,
+    /// Writes that are open at members.
+    pub(crate) writes: Arc<Writes>,
 }
 
 impl Routing {
@@ -105,6 +108,7 @@ impl RoutingStore {
             alone: Alone::unknown(),
             last_answers: LastAnswers::default(),
             other_leases: OtherLeases::default(),
+            writes: Arc::default(),
         })
     }
 

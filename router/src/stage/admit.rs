@@ -103,6 +103,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) life: Life,
     /// Bytes of its body that the router may have to hold.
     pub(crate) bytes: u32,
+    /// Of its caller's own leader election, as its plan tells.
+    pub(crate) election: bool,
     /// It waits no longer.
     pub(crate) deadline: Instant,
     /// Who judges it by the limits that hold its caller; `None`: people are held by none.
@@ -142,7 +144,13 @@ impl Life {
 impl Admission<'_> {
     /// Of an election: never shed, and with a reserve of its own in every bound.
     fn is_lease(&self) -> bool {
-        self.asked.is_lease() && self.bytes <= LEASE_BYTES
+        let named = self
+            .asked
+            .resource
+            .as_ref()
+            .is_some_and(|resource| resource.named_by_path);
+        let lock = self.election && named && self.asked.verb != Verb::Watch;
+        (lock || self.asked.is_lease()) && self.bytes <= LEASE_BYTES
     }
 
     fn class(&self) -> Class {

@@ -42,6 +42,7 @@ use crate::resource::breaker::Probe;
 use crate::resource::queues::{Class, QueueMetrics, Seat};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, Place, Upstream, UpstreamError};
+use crate::resource::writes::Write;
 use crate::stage::replan::Replanner;
 use crate::value::classify::{ApiRequest, Verb};
 use crate::value::fault::Fault;
@@ -111,7 +112,8 @@ impl Dispatcher {
     }
 
     /// Sends the request to the plan's member and returns its answer, with its body to come.
-    pub(crate) async fn dispatch(&self, leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
+    pub(crate) async fn dispatch(&self, mut leg: Leg, mut head: Parts, mut body: Body) -> Result<Dispatched, Fault> {
+        leg.say_no_epoch_where_there_is_none();
         let (run, seat, place) = self.begin(leg).await?;
         let forward = &run.leg.forward;
         if forward.traffic.class == TrafficClass::Upgrade {
@@ -222,6 +224,23 @@ impl Leg {
         replanner.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
     }
 
+    /// A write to a namespace of the caller's shard, counted as open from now on: before [`Self::still`] is asked, so that a
+    /// release which that does not know yet knows of the write.
+    fn open_write(&self) -> Option<Write> {
+        let (grant, replanner) = (self.forward.grant.as_ref()?, self.replanner.as_ref()?);
+        let cluster = &self.forward.target.cluster;
+        Some(replanner.writes().begin(cluster, &grant.namespace, grant.epoch))
+    }
+
+    /// A namespace that was made anew is not annotated yet, and its member would refuse every epoch.
+    fn say_no_epoch_where_there_is_none(&mut self) {
+        let (Some(grant), Some(replanner)) = (&mut self.forward.grant, &self.replanner) else {
+            return;
+        };
+        let cluster = &self.forward.target.cluster;
+        grant.fenced &= !replanner.writes().says_no_epoch(cluster, &grant.namespace, grant.epoch);
+    }
+
     /// How urgent it is at its member, as far as the request tells.
     fn class(&self) -> Class {
         match self.forward.traffic.class {
@@ -265,6 +284,18 @@ impl Leg {
     fn swaps(&self) -> Option<watch::Receiver<u64>> {
         let replanner = self.replanner.as_ref().filter(|_| !self.forward.traffic.is_read());
         replanner.map(|replanner| replanner.swaps())
+    }
+}
+
+/// What became of a write that left. A gateway's or server's failure says nothing about it: it may be carried out yet.
+fn settle(write: Option<Write>, outcome: &Result<Response<Body>, UpstreamError>) {
+    let is_known = match outcome {
+        Ok(response) => !response.status().is_server_error(),
+        Err(UpstreamError::Lost { .. } | UpstreamError::Body(_)) => false,
+        Err(_) => true,
+    };
+    if let Some(mut write) = write.filter(|_| is_known) {
+        write.answered();
     }
 }
 

@@ -157,6 +157,7 @@ impl Preflight {
             act_as: forward.act_as.clone(),
             needs: Vec::new(),
             warning: None,
+            grant: None,
         };
         let asked = ApiRequest {
             view: pending.asked.view.clone(),

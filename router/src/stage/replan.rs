@@ -25,6 +25,7 @@ use tokio::sync::watch;
 
 use crate::decision::plan::{self, FanOut, Forward, Need, Plan, Replan, Rule};
 use crate::resource::routing::{Routing, RoutingStore};
+use crate::resource::writes::Writes;
 use crate::stage::reply;
 use crate::value::classify::{ApiRequest, Impersonation};
 use crate::value::fault::Fault;
@@ -193,6 +194,11 @@ impl Replanner {
         routing: &Routing,
     ) -> WatchedFan {
         WatchedFan(self.register(Basis::Fan(plan), asked, caller, routing))
+    }
+
+    /// Counts writes that are open at members.
+    pub(crate) fn writes(&self) -> &Arc<Writes> {
+        &self.routing.writes
     }
 
     /// Wakes after each swap.
@@ -516,6 +522,12 @@ fn alike(one: &Forward, other: &Forward) -> bool {
         && one.rewrite == other.rewrite
         && looks(one).eq(looks(other))
         && one.act_as == other.act_as
+        && (!says_its_epoch(one) || one.grant == other.grant)
+}
+
+/// A write that would say another epoch by now would be refused by its member.
+fn says_its_epoch(forward: &Forward) -> bool {
+    forward.grant.as_ref().is_some_and(|grant| grant.fenced)
 }
 
 fn looks(forward: &Forward) -> impl Iterator<Item = &Need> {

@@ -15,7 +15,7 @@ use http::header::{CONNECTION, HOST, UPGRADE};
 use http::uri::Authority;
 use http::{HeaderMap, Method, Uri, Version};
 
-pub(crate) use self::impersonate::Impersonation;
+pub(crate) use self::impersonate::{Impersonation, write_owner};
 pub(crate) use self::query::Query;
 use crate::value::fault::{AboutObject, Fault};
 use crate::value::media::elements;
@@ -166,6 +166,11 @@ impl ApiRequest {
         });
         // The legacy watch prefix makes a watch of any method.
         self.verb.is_read() && matches!(self.method, Method::GET | Method::HEAD) && !connects
+    }
+
+    /// The name that its `fieldSelector` demands, whatever its verb.
+    pub(crate) fn demanded_name(&self) -> Option<String> {
+        field::exact(&self.query.first("fieldSelector")?, "metadata.name")
     }
 
     /// Whether it is about one Lease and ends by itself, as all requests of a leader election. No path that only has the

@@ -96,6 +96,14 @@ impl Snapshot {
         )
     }
 
+    /// Each pair that a shard has: its member, its namespace, and the pair.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, &Pair)> {
+        self.ownership.iter().flat_map(|(cluster, shards)| {
+            let owned = shards.values().flat_map(|owned| &owned.namespaces);
+            owned.map(move |(namespace, pair)| (cluster, namespace, pair))
+        })
+    }
+
     /// How far the objects of a kind are labelled in a member.
     pub(crate) fn coverage(&self, cluster: &str, group: &str, resource: &str) -> Option<&Coverage> {
         self.coverage.get(cluster)?.get(group)?.get(resource)
@@ -124,6 +132,8 @@ pub(crate) struct Shard {
     pub(crate) primary_cluster: Arc<str>,
     /// The leader-election Lease as the operator names it, and as it lies in the primary cluster.
     pub(crate) lease: Option<LeaseName>,
+    /// The resource of the core group that carries the lock under the same two names.
+    pub(crate) lock_resource: Option<&'static str>,
     /// Whether callers may use `/clusters/<member>`.
     pub(crate) explicit_view: bool,
     /// What happens to single-object requests outside the shard.
@@ -231,6 +241,8 @@ pub(crate) struct Pair {
     pub(crate) view_revision: u64,
     /// Whether writes are still allowed.
     pub(crate) state: GrantState,
+    /// Whether the member refuses writes that say another epoch than this one's `owner_count`, and this one's must say it.
+    pub(crate) fenced: bool,
 }
 
 /// A pair that left its shard.
@@ -263,6 +275,7 @@ impl Shard {
                     owner_count: 0,
                     view_revision: 0,
                     state: GrantState::Granted,
+                    fenced: false,
                 },
                 exact: false,
             },

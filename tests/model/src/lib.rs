@@ -7,6 +7,10 @@
 //! agent                                              annotation := e+1 ─► every API server refuses e
 //! ```
 //!
+//! A hub that waits no longer for the agent grants once all have acknowledged, and promises nothing of late writes; nor of those
+//! that say no epoch: of grants like that, and to a Namespace that was made anew and has no annotation, by a router that may write
+//! there still.
+//!
 //! What it takes for granted, and nothing else:
 //!
 //! - The ledger, a router's state file and the member's etcd keep what was written; each write to them is one step.

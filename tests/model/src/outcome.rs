@@ -25,7 +25,12 @@ impl Handover {
                 apply_agent(&mut next, action);
             }
             Action::Send(_) | Action::Arrive(..) | Action::Commit(_) => self.apply_write(&mut next, action),
+            Action::GiveUp => {}
             _ => self.apply_fault(&mut next, action),
+        }
+        if action == Action::GiveUp {
+            next.is_given_up = true;
+            next.faults_left -= u8::from(!state.agent_ended);
         }
         next.stood_still |= self.flaw.is_none() && next.progress() <= state.progress();
         next
@@ -60,6 +65,7 @@ impl Handover {
             }
             Action::TimerEnds => next.timer = Timer::Over,
             Action::Grant(owner) => {
+                self.promise(next);
                 next.hub = Grant {
                     epoch: next.hub.epoch + 1,
                     releasing: false,
@@ -89,13 +95,29 @@ impl Handover {
         }
     }
 
+    /// What of the epoch to come is promised, and whether its writes say it.
+    fn promise(&self, next: &mut State) {
+        let was_fenced = next.unfenced & 1 << next.hub.epoch == 0 && !next.is_given_up;
+        if was_fenced || self.has(Flaw::ClaimsWhatItGaveUp) {
+            next.promised = next.hub.epoch + 1;
+        }
+        if !was_fenced {
+            next.unfenced |= 1 << (next.hub.epoch + 1);
+        }
+    }
+
     fn apply_write(&self, next: &mut State, action: Action) {
-        let is_past = |state: &State, write: Write| state.hub.epoch > write.epoch;
+        let is_past = |state: &State, write: Write| {
+            // As one that says nothing it was sent while its router's grant was the last, or nothing is promised of it.
+            state.hub.epoch > write.epoch && state.promised > write.epoch && !write.is_bare
+        };
         match action {
             Action::Send(router) => {
                 next.writes_left -= 1;
+                let epoch = next.routers[router].view.epoch;
                 let write = Write {
-                    epoch: next.routers[router].view.epoch,
+                    epoch,
+                    is_bare: next.unfenced & 1 << epoch != 0,
                     awaited_by: u8::try_from(router).ok(),
                     is_admitted: false,
                     is_waited_for: false,
@@ -106,10 +128,21 @@ impl Handover {
             }
             Action::Arrive(index, server) => {
                 let Some(mut write) = next.writes[index] else { return };
-                write.is_admitted = next.servers[server].sees == write.epoch || self.has(Flaw::BareWrites);
+                let sees = next.servers[server].sees;
+                if sees == 0 && !write.is_bare && self.is_sent_again(next, write) {
+                    next.admitted_late |= is_past(next, write);
+                    write.is_bare = true;
+                    next.writes[index] = Some(write);
+                    return;
+                }
+                let passes =
+                    write.is_bare || self.has(Flaw::BareWrites) || sees == 0 && self.has(Flaw::PassesUnannotated);
+                write.is_admitted = passes || sees == write.epoch;
                 next.admitted_late |= write.is_admitted && is_past(next, write);
                 let is_owners = next.hub.epoch == write.epoch && !next.hub.releasing;
-                next.refused |= is_owners && !write.is_admitted;
+                // Of one whose connection broke nobody hears the refusal.
+                let is_heard = write.awaited_by.is_some() || sees != 0;
+                next.refused |= is_owners && !write.is_admitted && is_heard;
                 next.writes[index] = write.is_admitted.then_some(write);
             }
             Action::Commit(index) => {
@@ -118,6 +151,15 @@ impl Handover {
             }
             _ => {}
         }
+    }
+
+    /// The router hears the refusal, and sends the write again without its epoch as long as it may write there at all.
+    fn is_sent_again(&self, state: &State, write: Write) -> bool {
+        let Some(router) = write.awaited_by.map(|router| state.routers[usize::from(router)]) else {
+            return false;
+        };
+        let may_write = !router.view.releasing && router.view.epoch == write.epoch;
+        may_write || self.has(Flaw::RetriesBlindly)
     }
 
     fn apply_fault(&self, next: &mut State, action: Action) {
@@ -146,6 +188,16 @@ impl Handover {
                 .servers_mut()
                 .iter_mut()
                 .for_each(|server| server.is_probed = false),
+            Action::EndAgent => next.agent_ended = true,
+            Action::MakeAnew => {
+                // A patch of before is of another Namespace. The agent is told again of what is to be.
+                next.annotation = 0;
+                next.patches = 0;
+                next.orders = 1 << highest(next.orders).unwrap_or(0).max(next.hub.epoch);
+                next.servers_mut()
+                    .iter_mut()
+                    .for_each(|server| server.is_probed = false);
+            }
             Action::RestartServer(server) => next.servers[server].sees = next.annotation,
             Action::StartServer(server) => {
                 let server = &mut next.servers[server];
@@ -209,6 +261,7 @@ fn begin_to_wait(next: &mut State) {
 fn forget_what_was_heard(next: &mut State) {
     next.timer = Timer::Off;
     next.fence_is_heard = false;
+    next.is_given_up = false;
     for router in next.routers_mut() {
         (router.ack_is_heard, router.answered_is_heard) = (false, false);
     }

@@ -16,6 +16,8 @@ pub struct Scope {
     pub writes: u8,
     /// How often the pair is to change hands.
     pub moves: u8,
+    /// Whether the agent may end for good, or be given up, and the Namespace may be made anew, each as one fault.
+    pub fence_may_go: bool,
     /// Restarts, ends of Pods, connections that break and jumps of the clock, together.
     pub faults: u8,
 }
@@ -61,6 +63,14 @@ pub enum Flaw {
     GrantsBeforeLedger,
     /// The pair is granted although some router has not acknowledged the release: it is thought to be gone.
     ForgetsRouters,
+    /// A handover waits for an agent that is gone.
+    WaitsForAgents,
+    /// What was granted without a fence, as its agent was given up, is said to be fenced.
+    ClaimsWhatItGaveUp,
+    /// The policy lets writes pass to a namespace that has no annotation.
+    PassesUnannotated,
+    /// A write that was refused as the namespace has no annotation is sent again without its epoch, whoever has it by now.
+    RetriesBlindly,
 }
 
 /// The model of one pair.

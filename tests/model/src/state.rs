@@ -68,6 +68,8 @@ pub struct Write {
     pub epoch: u8,
     /// The router that waits for the answer; `None`: it knows nothing of it any more.
     pub awaited_by: Option<u8>,
+    /// It does not say its epoch.
+    pub is_bare: bool,
     /// Admission let it pass: it commits.
     pub is_admitted: bool,
     /// It was admitted before the hub began to wait.
@@ -97,6 +99,14 @@ pub struct State {
     pub timer: Timer,
     /// The hub has read that the fence is closed for the epoch to come.
     pub fence_is_heard: bool,
+    /// The hub waits no longer for the fence to be closed for the epoch to come.
+    pub is_given_up: bool,
+    /// The last epoch that was granted with the fence closed: of writes of earlier ones it is promised that none is admitted.
+    pub promised: u8,
+    /// Epochs that were granted without: their writes do not say them.
+    pub unfenced: u8,
+    /// The agent is gone for good.
+    pub agent_ended: bool,
     /// Messages of the hub to routers.
     pub told: u32,
     /// Messages of the hub to the agent: epochs to set.
@@ -105,7 +115,7 @@ pub struct State {
     pub patches: u8,
     /// Messages of the agent to the hub: epochs for which the fence is closed.
     pub fenced: u8,
-    /// The annotation as it is in etcd.
+    /// The annotation as it is in etcd; 0: the Namespace was made anew, and has none.
     pub annotation: u8,
     /// As many as the scope says; the others never change.
     pub routers: [Router; MAX],
@@ -158,6 +168,10 @@ impl State {
             hub: first,
             timer: Timer::Off,
             fence_is_heard: false,
+            is_given_up: false,
+            promised: 1,
+            unfenced: 0,
+            agent_ended: false,
             told: first.bit(),
             orders: 0,
             patches: 0,
@@ -230,17 +244,19 @@ impl State {
             .routers()
             .iter()
             .map(|router| u32::from(router.ack_is_heard) + u32::from(router.answered_is_heard));
-        let heard = heard.sum::<u32>() + u32::from(self.fence_is_heard) + self.timer as u32;
+        let heard =
+            heard.sum::<u32>() + u32::from(self.fence_is_heard) + u32::from(self.is_given_up) + self.timer as u32;
         let probed = self.servers().iter().filter(|server| server.is_probed).count();
         let probed = u32::try_from(probed).unwrap_or(0);
-        let seen = |server: &Server| u32::from(server.sees) + u32::from(server.was_counted);
+        let is_up = |server: &Server| server.sees == self.annotation;
+        let seen = |server: &Server| 10 * u32::from(is_up(server)) + u32::from(server.was_counted);
         let seen: u32 = self.servers().iter().map(seen).sum();
         // One that is admitted has come further than one that is under way, and one that is over furthest.
-        let open = self
-            .open_writes()
-            .map(|(_, write)| 3 - u32::from(write.is_admitted) - u32::from(write.awaited_by.is_none()));
-        let writes = 4 * u32::from(self.writes_left) + open.sum::<u32>();
-        let member = u32::from(self.annotation) + seen + self.patches.count_ones() + self.fenced.count_ones();
+        let open = self.open_writes().map(|(_, write)| {
+            4 - u32::from(write.is_admitted) - u32::from(write.awaited_by.is_none()) - u32::from(write.is_bare)
+        });
+        let writes = 5 * u32::from(self.writes_left) + open.sum::<u32>();
+        let member = 40 * u32::from(self.annotation) + seen + self.patches.count_ones() + self.fenced.count_ones();
         let within = routers + heard + probed + member + self.told.count_ones();
         // What a release has gathered is dropped by the grant, what was probed by the next order, and a restart drops more.
         let steps = 20 * (grant(self.ledger) + grant(self.hub) + self.orders.count_ones());

@@ -16,6 +16,8 @@ pub enum Action {
     Order,
     /// The hub reads that the fence is closed.
     HearFenced,
+    /// The hub waits no longer for the fence.
+    GiveUp,
     /// The member's request time-out has passed since the hub began to wait.
     TimerEnds,
     /// The hub stores and tells who has the pair now.
@@ -58,6 +60,10 @@ pub enum Action {
     RestartHub,
     /// The agent is started anew.
     RestartAgent,
+    /// The agent is gone for good.
+    EndAgent,
+    /// Somebody deletes the Namespace and makes it anew.
+    MakeAnew,
     /// An API server is started anew.
     RestartServer(usize),
     /// One more API server is started.
@@ -114,11 +120,15 @@ impl Handover {
             }
         }
         let next = 1 << (epoch + 1);
-        if self.is_released(state) && state.orders & next == 0 && !self.has(Flaw::NoFence) {
+        let is_fenced = state.unfenced & 1 << epoch == 0 && !self.has(Flaw::NoFence);
+        if self.is_released(state) && state.orders & next == 0 && is_fenced {
             actions.push(Action::Order);
         }
         if state.fenced & next != 0 && !state.fence_is_heard {
             actions.push(Action::HearFenced);
+        }
+        if state.agent_ended && may_be_given_up(state) && !self.has(Flaw::WaitsForAgents) {
+            actions.push(Action::GiveUp);
         }
         let waited_for = || state.open_writes().any(|(_, write)| write.is_waited_for);
         if state.timer == Timer::Runs && !waited_for() {
@@ -140,7 +150,7 @@ impl Handover {
 
     fn may_grant(&self, state: &State) -> bool {
         let released = self.is_released(state);
-        if self.has(Flaw::NoFence) {
+        if self.has(Flaw::NoFence) || state.is_given_up || state.unfenced & 1 << state.hub.epoch != 0 {
             return released;
         }
         let answered = state.routers().iter().all(|router| router.answered_is_heard);
@@ -190,7 +200,9 @@ impl Handover {
     }
 
     fn agent(&self, state: &State, actions: &mut Vec<Action>) {
-        let Some(epoch) = highest(state.orders) else { return };
+        let Some(epoch) = highest(state.orders).filter(|_| !state.agent_ended) else {
+            return;
+        };
         for ordered in (1..=epoch).filter(|ordered| state.orders & 1 << ordered != 0) {
             if state.patches & 1 << ordered == 0 {
                 actions.push(Action::Patch(ordered));
@@ -246,6 +258,11 @@ impl Handover {
         let awaited = state.open_writes().filter(|(_, write)| write.awaited_by.is_some());
         actions.extend(awaited.map(|(index, _)| Action::Break(index)));
         actions.extend([Action::RestartHub, Action::RestartAgent, Action::JumpClock]);
+        if self.scope.fence_may_go {
+            actions.extend([Action::EndAgent, Action::MakeAnew]);
+            // The agent is only slow.
+            actions.extend(may_be_given_up(state).then_some(Action::GiveUp));
+        }
         for (index, server) in state.servers().iter().enumerate() {
             let fault = if server.is_there {
                 Action::RestartServer(index)
@@ -259,6 +276,12 @@ impl Handover {
             actions.extend((1..=self.last_epoch()).filter(other).map(Action::Tamper));
         }
     }
+}
+
+/// The fence was ordered closed, and nobody has said that it is.
+fn may_be_given_up(state: &State) -> bool {
+    let is_ordered = state.orders & 1 << (state.hub.epoch + 1) != 0;
+    state.hub.releasing && is_ordered && !state.fence_is_heard && !state.is_given_up
 }
 
 /// The highest epoch of a set.

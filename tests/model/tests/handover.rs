@@ -15,6 +15,7 @@ const ONE_MOVE: Scope = Scope {
     servers_later: 0,
     writes: 2,
     moves: 1,
+    fence_may_go: false,
     faults: 2,
 };
 
@@ -33,6 +34,20 @@ const GROWING: Scope = Scope {
     servers: 1,
     servers_later: 1,
     ..ONE_MOVE
+};
+
+/// The agent may be gone, and the Namespace made anew.
+const WITHOUT_A_FENCE: Scope = Scope {
+    fence_may_go: true,
+    ..ONE_MOVE
+};
+
+/// The least of that in which something late can come.
+const LEAST_WITHOUT_A_FENCE: Scope = Scope {
+    routers: 1,
+    servers: 1,
+    writes: 1,
+    ..WITHOUT_A_FENCE
 };
 
 /// Searches all states, or until a law does not hold.
@@ -72,6 +87,21 @@ fn an_api_server_may_come_in_between() {
 }
 
 #[test]
+fn an_agent_may_be_gone_and_the_namespace_made_anew() {
+    all_laws_hold(WITHOUT_A_FENCE);
+}
+
+#[test]
+fn what_was_not_fenced_once_may_move_again() {
+    all_laws_hold(Scope {
+        moves: 2,
+        writes: 1,
+        faults: 1,
+        ..WITHOUT_A_FENCE
+    });
+}
+
+#[test]
 fn a_third_router_and_a_third_api_server_change_nothing() {
     all_laws_hold(Scope {
         routers: 3,
@@ -92,6 +122,11 @@ fn larger_scopes_keep_all_laws() {
         },
         Scope { moves: 3, ..TWO_MOVES },
         Scope {
+            moves: 2,
+            writes: 1,
+            ..WITHOUT_A_FENCE
+        },
+        Scope {
             routers: 3,
             servers: 3,
             writes: 3,
@@ -103,7 +138,7 @@ fn larger_scopes_keep_all_laws() {
 }
 
 /// Each flaw, the scope that shows it, and the law that a search finds broken first.
-const FLAWS: [(Flaw, Scope, &str); 19] = [
+const FLAWS: [(Flaw, Scope, &str); 23] = [
     (Flaw::NoFence, ONE_MOVE, ADMITTED),
     (Flaw::NoProbe, ONE_MOVE, ADMITTED),
     (Flaw::ProbesOneServer, ONE_MOVE, ADMITTED),
@@ -123,6 +158,10 @@ const FLAWS: [(Flaw, Scope, &str); 19] = [
     (Flaw::TakesBack, ONE_MOVE, REFUSED),
     (Flaw::GrantsBeforeLedger, ONE_MOVE, ONE_OWNER),
     (Flaw::ForgetsRouters, ONE_MOVE, ONE_OWNER),
+    (Flaw::WaitsForAgents, LEAST_WITHOUT_A_FENCE, ENDS),
+    (Flaw::ClaimsWhatItGaveUp, LEAST_WITHOUT_A_FENCE, ADMITTED),
+    (Flaw::PassesUnannotated, LEAST_WITHOUT_A_FENCE, ADMITTED),
+    (Flaw::RetriesBlindly, LEAST_WITHOUT_A_FENCE, ADMITTED),
 ];
 
 #[test]

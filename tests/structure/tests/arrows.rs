@@ -30,12 +30,13 @@ const PACKAGES: [(&str, &[&str]); 15] = [
     ("portolan-testbed", &[]),
     // Its tests run on control planes of the testbed.
     ("portolan-node", &["portolan-runtime", "portolan-testbed"]),
-    // The agent is started inside a test, against a scripted hub.
+    // The agent is started inside a test, against a scripted hub. Operators run as Pods on a node.
     (
         "portolan-tests",
         &[
             "portolan-agent",
             "portolan-crds",
+            "portolan-node",
             "portolan-runtime",
             "portolan-testbed",
             "portolan-wire",

@@ -14,6 +14,7 @@ use kube::{Api, Client, Config};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 
+use crate::another::ApiServer;
 use crate::control_plane::{ControlPlane, Pods, PortNumbers, Ports};
 use crate::eventually::{Outcome, patience, within};
 use crate::kubeconfig::render;
@@ -271,6 +272,32 @@ impl Cluster {
     /// The CA of its server and client certificates, shared with no other cluster.
     pub fn ca_pem(&self) -> &str {
         self.plane.pki.ca_pem()
+    }
+
+    /// Starts one more API server on the same data, that takes itself to be on a machine called `host`; returns once it is
+    /// ready. It needs user and UTS namespaces (`unshare`).
+    pub async fn another_apiserver(&self, host: &str) -> Result<ApiServer> {
+        let port = Port::reserve_at(*self.plane.ports.apiserver.address().ip(), None)?;
+        let process = self.plane.another_apiserver(&port, host)?;
+        let server = ApiServer {
+            process: Mutex::new(process),
+            port,
+        };
+        let client = self.client_of(server.address()).await?;
+        let ready = || async {
+            let request = http::Request::get("/readyz").body(Vec::new())?;
+            client.request_text(request).await.map_err(anyhow::Error::from)
+        };
+        let waited = within(patience(), ready).await;
+        waited.map_err(|last| anyhow!("{last}: {}", server.process.lock().describe()))?;
+        Ok(server)
+    }
+
+    async fn client_of(&self, apiserver: SocketAddrV4) -> Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(&self.direct_kubeconfig)?;
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        config.cluster_url = url(apiserver).parse()?;
+        Ok(Client::try_from(config)?)
     }
 
     /// A new client as administrator, past the fault stage: for arranging and for looking, not for being tested.

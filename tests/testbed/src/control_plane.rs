@@ -55,6 +55,12 @@ fn tracing_configuration(otlp: &str) -> String {
     )
 }
 
+/// Names and values.
+type Flags = Vec<(&'static str, String)>;
+
+/// Runs a program on a machine of another name.
+const RENAMED: &str = "hostname \"$0\" && exec \"$@\"";
+
 /// The ports of one cluster, reserved for its whole life so that a restart finds them free.
 #[derive(Debug)]
 pub(crate) struct Ports {
@@ -141,11 +147,33 @@ impl ControlPlane {
     }
 
     pub(crate) fn apiserver(&self) -> Result<Process> {
+        let (flags, more) = self.apiserver_flags(&self.ports.apiserver)?;
+        self.spawn("kube-apiserver", &flags, &more)
+    }
+
+    /// Another one on the same data, on a machine of this name as far as it can tell: API servers say by their host's name
+    /// that they are there.
+    pub(crate) fn another_apiserver(&self, port: &Port, host: &str) -> Result<Process> {
+        let (flags, more) = self.apiserver_flags(port)?;
+        let renamed = ["--map-root-user", "--uts", "sh", "-c", RENAMED, host];
+        let program = self.tools.join("bin/kube-apiserver").display().to_string();
+        let flags = flags.iter().map(|(name, value)| format!("--{name}={value}"));
+        let args = renamed
+            .map(str::to_owned)
+            .into_iter()
+            .chain([program])
+            .chain(flags)
+            .chain(more);
+        let log = self.folder.join(format!("kube-apiserver-{host}.log"));
+        Process::spawn(Path::new("unshare"), &args.collect::<Vec<_>>(), &log)
+    }
+
+    fn apiserver_flags(&self, port: &Port) -> Result<(Flags, Vec<String>)> {
         let file = |name: &str| self.pki.file(name);
-        let address = self.ports.apiserver.address().ip().to_string();
-        let flags = [
+        let address = port.address().ip().to_string();
+        let flags = vec![
             ("etcd-servers", format!("http://127.0.0.1:{}", self.ports.etcd.number())),
-            ("secure-port", self.ports.apiserver.number().to_string()),
+            ("secure-port", port.number().to_string()),
             ("bind-address", address.clone()),
             ("advertise-address", address),
             // Endpoints may not be loopback addresses, and nobody here uses the `kubernetes` Service.
@@ -176,7 +204,7 @@ impl ControlPlane {
             std::fs::write(&file, tracing_configuration(otlp))?;
             more.push(format!("--tracing-config-file={file}"));
         }
-        self.spawn("kube-apiserver", &flags, &more)
+        Ok((flags, more))
     }
 
     pub(crate) fn controller_manager(&self) -> Result<Process> {

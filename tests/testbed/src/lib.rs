@@ -23,6 +23,7 @@
 //! which is this crate in a daemon.
 #![warn(missing_docs)]
 
+mod another;
 mod cluster;
 mod control_plane;
 mod eventually;
@@ -37,6 +38,7 @@ mod stage;
 mod testbed;
 mod tools;
 
+pub use another::ApiServer;
 pub use cluster::{Backup, Cluster};
 pub use control_plane::Pods;
 pub use eventually::{Outcome, eventually, patience};

@@ -48,6 +48,7 @@ pub(crate) struct Told {
     pub(crate) enrolments: Vec<wire::EnrollRequest>,
     pub(crate) renewals: usize,
     pub(crate) policies: Option<String>,
+    pub(crate) fences: Vec<wire::FenceState>,
     pub(crate) keys: Vec<wire::SigningKeys>,
 }
 
@@ -311,6 +312,7 @@ impl Told {
             Said::Allowed(allowed) => self.allowed = Some(allowed),
             Said::Policies(policies) => self.policies = Some(policies.fault),
             Said::CallerExcess(_) => {}
+            Said::Fences(told) => self.fences = told.fences,
             Said::SigningKeys(keys) => self.keys.push(keys),
             Said::TokenReviewed(reviewed) => self.reviewed.push(reviewed),
         }

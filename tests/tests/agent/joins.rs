@@ -272,7 +272,10 @@ async fn mints_tokens_that_the_member_takes(scene: &Scene) {
 async fn tells_whom_the_router_may_act_as(scene: &Scene) {
     let told = &scene.hub.told;
     eventually("nobody yet", || async {
-        told.read(|told| told.allowed == Some(wire::Allowed::default()))
+        told.read(|told| {
+            let allowed = told.allowed.as_ref();
+            allowed.is_some_and(|allowed| allowed.service_accounts.is_empty() && allowed.users.is_empty())
+        })
     })
     .await;
     let role = json!({

@@ -42,6 +42,7 @@ pub(crate) fn config(kinds: &[(&str, &str)]) -> wire::AgentConfig {
             })
             .collect(),
         caller_selectors: Vec::new(),
+        fences: Vec::new(),
         routers: Some(wire::Routers {
             routers: vec![wire::RouterRef {
                 name: "gateway".to_owned(),
@@ -94,8 +95,16 @@ impl Scene {
             .member()
             .issue_token("portolan-system", "portolan-agent", &[], None)
             .await?;
-        scene.write_kubeconfig(&token)?;
+        scene.write_kubeconfig(&scene.member().url(), &token)?;
         Ok(scene)
+    }
+
+    /// Agents that start from now on reach the member by this address.
+    pub(crate) async fn reach_by(&self, url: &str) -> anyhow::Result<()> {
+        let issue = self
+            .member()
+            .issue_token("portolan-system", "portolan-agent", &[], None);
+        self.write_kubeconfig(url, &issue.await?)
     }
 
     pub(crate) fn member(&self) -> &Cluster {
@@ -229,13 +238,13 @@ impl Scene {
         self.folder.path().join("agent.kubeconfig")
     }
 
-    /// Through the fault stage, by the ServiceAccount's own token and nothing more.
-    fn write_kubeconfig(&self, token: &str) -> anyhow::Result<()> {
+    /// By the ServiceAccount's own token and nothing more.
+    fn write_kubeconfig(&self, url: &str, token: &str) -> anyhow::Result<()> {
         use base64::Engine as _;
         let ca = base64::engine::general_purpose::STANDARD.encode(self.member().ca_pem());
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "agent",
-            "clusters": [{ "name": "agent", "cluster": { "server": self.member().url(), "certificate-authority-data": ca } }],
+            "clusters": [{ "name": "agent", "cluster": { "server": url, "certificate-authority-data": ca } }],
             "users": [{ "name": "agent", "user": { "token": token } }],
             "contexts": [{ "name": "agent", "context": { "cluster": "agent", "user": "agent" } }],
         });

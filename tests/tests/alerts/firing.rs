@@ -25,8 +25,9 @@ use crate::recorded::Recorded;
 use crate::{EAST, Ground, PROGRAMS, WEST, folder, ground};
 
 /// A silent watch, late fences, a blocked handover, entries that a router refuses (the hub refuses them first), missing labels, a
-/// mint that fails, members with one key, a panic; waits and load of minutes, and a member that has several endpoints.
-const NOT_MADE: [&str; 11] = [
+/// mint that fails, members with one key, a panic; waits and load of minutes, a member that has several endpoints, and a
+/// router that keeps a share after it was cut off.
+const NOT_MADE: [&str; 12] = [
     "PortolanWatchSilent",
     "PortolanFencesLate",
     "PortolanHandoverBlocked",
@@ -38,6 +39,7 @@ const NOT_MADE: [&str; 11] = [
     "PortolanQueuesLong",
     "PortolanRouterLoaded",
     "PortolanEndpointEjected",
+    "PortolanSharesWithheld",
 ];
 /// Before each fault all is well for so many minutes: longer than any rule waits.
 const WELL: u32 = 20;

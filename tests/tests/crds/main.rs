@@ -173,6 +173,14 @@ const BAD_SHARDING: &[(&str, &str)] = &[
         "not both",
     ),
     (
+        "controller: {leaderElection: Disabled, leaderElectionResourceLock: configmaps}",
+        "leaderElectionResourceLock says what leaderElectionName names",
+    ),
+    (
+        "controller: {leaderElectionName: l, leaderElectionResourceLock: secrets}",
+        "supported values: \"leases\", \"configmaps\"",
+    ),
+    (
         "controller: {leaderElection: Maybe}",
         "supported values: \"Enabled\", \"Disabled\"",
     ),

@@ -1,6 +1,8 @@
 //! A CircuitBreaker and a FaultInjection on their way: what routers are told, what stays when a spec is broken, what statuses
 //! and Events say, and what stops faults.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
@@ -256,4 +258,97 @@ async fn faults_are_stopped_by_hand_and_a_hub_that_starts_takes_nothing() {
     put(&scene, CALM, &limit(30), &json!({})).await.unwrap();
     policy_says(&scene, &mut router, CALM, "Distributed", "True/Ok").await;
     scene.leaks_nothing().await;
+}
+
+/// How often each Event on policies was told that is not about conditions of time, by reason.
+async fn told_events(scene: &Scene) -> BTreeMap<String, i32> {
+    let events = Api::<Event>::namespaced(scene.client().await, "ops");
+    let mut told = BTreeMap::new();
+    for event in events.list(&ListParams::default()).await.unwrap().items {
+        let times = event.series.map_or(1, |series| series.count);
+        *told.entry(event.reason.unwrap_or_default()).or_default() += times;
+    }
+    told
+}
+
+/// Waits until so many Events were told; the router follows meanwhile.
+async fn events_say(scene: &Scene, router: &mut Router, wanted: &[(&str, i32)]) {
+    let wanted: BTreeMap<_, _> = wanted
+        .iter()
+        .map(|(reason, times)| ((*reason).to_owned(), *times))
+        .collect();
+    let what = format!("Events are {wanted:?}");
+    let told = eventually(&what, || async { (told_events(scene).await == wanted).then_some(()) });
+    tokio::select! {
+        () = told => {}
+        () = router.follow_on() => {}
+    }
+}
+
+/// A limit that refuses all, or does no more, and a fault that was injected.
+fn did(opened: bool) -> Kind {
+    let limit = v1::RuleState {
+        policy: CALM.to_owned(),
+        rule: "slow".to_owned(),
+        opened,
+        reason: "LimitExceeded".to_owned(),
+        total: 4,
+        ..v1::RuleState::default()
+    };
+    let fault = v1::RuleState {
+        policy: SHAKE.to_owned(),
+        rule: "late".to_owned(),
+        caller: "east/uid-operator-0".to_owned(),
+        total: 3,
+        ..v1::RuleState::default()
+    };
+    Kind::Policies(v1::PolicyReport {
+        rules: vec![limit, fault],
+        ..v1::PolicyReport::default()
+    })
+}
+
+#[tokio::test]
+async fn each_change_is_an_event_once_also_over_a_restart_of_the_hub() {
+    let (mut scene, agent, mut router) = begun().await;
+    let fault = json!({"selector": {}, "httpFault": [{"name": "late", "delay": {"fixedDelay": "1s"}}]});
+    put(&scene, SHAKE, &fault, &json!({})).await.unwrap();
+    put(&scene, CALM, &limit(10), &json!({})).await.unwrap();
+    router
+        .follow("both", |router| router.holds(SHAKE) && router.holds(CALM))
+        .await;
+    policy_says(&scene, &mut router, CALM, "Distributed", "True/Ok").await;
+    policy_says(&scene, &mut router, SHAKE, "Distributed", "True/Ok").await;
+    events_say(&scene, &mut router, &[("InForce", 2)]).await;
+    router.say(did(true)).await;
+    let opened = [("InForce", 2), ("RuleOpened", 1), ("FaultInjected", 1)];
+    events_say(&scene, &mut router, &opened).await;
+
+    let held = router.held.clone();
+    drop((router, agent));
+    scene.hub.stop().await.unwrap();
+    scene.hub.start_again().await.unwrap();
+    scene.hub.ready().await;
+    let agent = scene.agent("east").await;
+    agent.report(&["ns-a"], &["operator-0"]).await;
+    let mut router = scene.router("gateway", held).await;
+    router
+        .follow("the first commit", |router| router.transactions > 0)
+        .await;
+    // An edit shows that this hub writes the status; the router has not spoken yet.
+    put(&scene, CALM, &limit(20), &json!({})).await.unwrap();
+    policy_says(&scene, &mut router, CALM, "Distributed", "True/Ok").await;
+    let calm = api(&scene, "CircuitBreaker").await.get("calm").await.unwrap();
+    assert_eq!(calm.data["status"]["opened"], json!(1), "what it said stands");
+    router.say(did(true)).await;
+    put(&scene, CALM, &limit(30), &json!({})).await.unwrap();
+    policy_says(&scene, &mut router, CALM, "Distributed", "True/Ok").await;
+    router.say(did(false)).await;
+    let closed = [
+        ("InForce", 2),
+        ("RuleOpened", 1),
+        ("FaultInjected", 1),
+        ("RuleClosed", 1),
+    ];
+    events_say(&scene, &mut router, &closed).await;
 }

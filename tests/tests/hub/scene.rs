@@ -316,6 +316,7 @@ impl Agent {
         let allowed = v1::Allowed {
             service_accounts: vec!["ops/operator".to_owned()],
             users: Vec::new(),
+            extras: Vec::new(),
         };
         let upserted = namespaces.iter().map(|name| labelled(name)).collect();
         self.say(Kind::Namespaces(v1::NamespaceDelta {

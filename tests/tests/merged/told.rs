@@ -210,24 +210,32 @@ async fn a_live_namespace_changes_hands_by_two_edits() {
         assert_eq!(answer.status, 200, "{:?}", answer.body);
     }
     let door = world.merged_door("taker").await.unwrap();
-    let refused = door.get("/api/v1/namespaces/mf-1/configmaps/where", &[]).await.unwrap();
+    let path = "/api/v1/namespaces/mf-1/configmaps/where";
+    let refused = door.get(path, &[]).await.unwrap();
     refused.expect_status(403, &["mf-1", "operators/giver"]).unwrap();
 
-    // Its owner lets go: the waiting claim is accepted without another edit, and told what it waits for.
+    writes_say_their_epoch(world, "giver").await;
+    let giver = world.merged_door("giver").await.unwrap();
+    let patch = [("content-type", "application/merge-patch+json")];
+    let written = giver.call(Method::PATCH, path, &patch, b"{}").await.unwrap();
+    assert_eq!(written.status, 200, "{:?}", written.body);
+    assert_eq!(late_write(world, 1).await, 200);
+
+    // Its owner lets go: the waiting claim is accepted without another edit, and told what it waits for, if it has to.
     let lets_go = federated("giver", "east", &[("east", &["mf-2"])]);
     hub.ok_with(&["apply", "-f", "-"], &lets_go).await.unwrap();
-    let (.., message) = eventually("the handover is told", || async {
+    let (_, reason, message) = eventually("the handover is told", || async {
         let told = told(world, "taker", "Complete").await;
-        told.filter(|(status, reason, _)| status == "False" && reason == "HandoverPending")
+        told.filter(|(_, reason, _)| reason == "HandoverPending" || reason == "Ok")
     })
     .await;
-    assert!(message.contains("east/mf-1 (of operators/giver)"), "{message}");
+    assert!(
+        reason == "Ok" || message.contains("east/mf-1 (of operators/giver)"),
+        "{message}"
+    );
     let (status, ..) = told(world, "taker", "Accepted").await.unwrap();
     assert_eq!(status, "True");
     // Then it is nobody's for a moment, and never two shards' at once.
-    let path = "/api/v1/namespaces/mf-1/configmaps/where";
-    let giver = world.merged_door("giver").await.unwrap();
-    let patch = [("content-type", "application/merge-patch+json")];
     eventually("the namespace is free and taken", || async {
         let taken = door.get(path, &[]).await.unwrap().status;
         let kept = giver.call(Method::PATCH, path, &patch, b"{}").await.unwrap();
@@ -235,10 +243,43 @@ async fn a_live_namespace_changes_hands_by_two_edits() {
         taken == 200
     })
     .await;
+    let complete = || told(world, "taker", "Complete");
     eventually("nothing is waited for", || async {
-        told(world, "taker", "Complete")
-            .await
-            .is_some_and(|(status, ..)| status == "True")
+        complete().await.is_some_and(|(status, ..)| status == "True")
     })
     .await;
+    assert_eq!(late_write(world, 1).await, 403, "its former owner's");
+    assert_eq!(late_write(world, 2).await, 200);
+    let taken = door.call(Method::PATCH, path, &patch, b"{}").await.unwrap();
+    assert_eq!(taken.status, 200, "{:?}", taken.body);
+}
+
+/// Members then refuse what arrives late of an owner that has let go.
+async fn writes_say_their_epoch(world: &World, shard: &str) {
+    eventually("its writes say their epoch", || async {
+        match told(world, shard, "HandoverFenced").await {
+            Some((status, ..)) if status == "True" => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+}
+
+/// The status code of a write to mf-1 in east, as a router's that is of this epoch.
+async fn late_write(world: &World, epoch: u64) -> u16 {
+    let request = http::Request::patch("/api/v1/namespaces/mf-1/configmaps/where")
+        .header("content-type", "application/merge-patch+json")
+        .header("impersonate-user", "late")
+        .header("impersonate-group", "system:masters")
+        .header("impersonate-extra-ctrlmesh.kusionstack.io%2fepoch", epoch.to_string())
+        .body(b"{}".to_vec())
+        .unwrap();
+    let client = world.cluster("east").client().await.unwrap();
+    match client.request_text(request).await {
+        Err(kube::Error::Api(status)) => status.code,
+        answer => {
+            answer.unwrap();
+            200
+        }
+    }
 }

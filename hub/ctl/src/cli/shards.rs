@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, value_parser};
 use portolan_crds::ShardName;
 
 use super::{HubArgs, OutputArgs};
 
 const SHARDS_HELP: &str = "\
 What shards are and would be is the hub's to tell, by its admin port: --hub-admin HOST:PORT (by
-kubectl port-forward where the hub is a Pod), or --dir DIR. Move and rollback also write
-ShardingConfigs: --hub-kubeconfig FILE, or --dir DIR. They show what would come of it, and write
-nothing without --yes.";
+kubectl port-forward where the hub is a Pod), or --dir DIR. Move, promote, force and rollback
+also write ShardingConfigs: --hub-kubeconfig FILE, or --dir DIR. They show what would come of it,
+and write nothing without --yes.";
 
 const PLAN_HELP: &str = "\
 The hub's own compiler is run over what it knows, with the ShardingConfigs of the files in place
@@ -69,6 +69,24 @@ Examples:
   $ portolanctl shards move shop-c --cluster east --to ops/b --dir fleet
   $ portolanctl shards move shop-c --cluster east --to ops/b --dir fleet --yes";
 
+const PROMOTE_HELP: &str = "\
+The canary of a root becomes the rule, step by step. With --percent it gets so many percent of all
+buckets, beside what it takes by name and by hash; what a smaller part had it keeps. Without, it
+gives back all that it takes: the other shards share that out, and nothing else moves but to keep
+them equal. It stays, with its Pods and nothing to own, as without it every Pod of the StatefulSet
+would be another shard's.
+
+Which version a Pod runs is the StatefulSet's affair: before the canary gives back, the Pods of the
+others have to run what it runs. What moves is handed over: for some seconds nobody writes there.
+
+It is one edit of the root, which must be in force as it stands, and is not written if somebody
+else has changed it meanwhile. Whoever keeps the root in a file changes it there too.
+
+Examples:
+  $ portolanctl shards promote ops/root --percent 25 --dir fleet
+  $ portolanctl shards promote ops/root --percent 25 --dir fleet --yes
+  $ portolanctl shards promote ops/root --dir fleet --yes";
+
 const ROLLBACK_HELP: &str = "\
 Puts the spec back that was accepted last, as the hub keeps it in its ledger: the one in force if
 the present one is refused, else the one that was in force before. An earlier spec is kept as long
@@ -77,6 +95,17 @@ as the object is the same, and if both fit into one record of the ledger.
 Examples:
   $ portolanctl shards rollback ops/a --dir fleet
   $ portolanctl shards rollback ops/a --dir fleet --yes";
+
+const FORCE_HELP: &str = "\
+A release waits until every router has let go, and until the member refuses late writes. A router
+that is not heard is waited for 10 minutes, and so is an agent. Forced, the release waits for no
+router: one that is still there goes on writing for the old owner until it hears of it, where its
+writes are not fenced. What is waited for stands in status.releases, and in `shards status`. It
+is recorded in annotation ctrlmesh.kusionstack.io/force-release, with who did it and why.
+
+Examples:
+  $ portolanctl shards force ops/a --reason 'gateway-2 burnt' --dir fleet
+  $ portolanctl shards force ops/a --pair east/shop-c --reason 'gateway-2 burnt' --dir fleet --yes";
 
 /// What is asked of shards, or done to them.
 #[derive(Debug, Subcommand)]
@@ -97,6 +126,12 @@ pub(crate) enum ShardsCommand {
     /// Move one namespace of one member to another shard
     #[command(after_help = MOVE_HELP)]
     Move(MoveArgs),
+    /// Give the canary of a root a larger part, or have it give back all: its version has become the rule
+    #[command(after_help = PROMOTE_HELP)]
+    Promote(PromoteArgs),
+    /// Wait no longer for routers to let go of what a shard is to give to others
+    #[command(after_help = FORCE_HELP)]
+    Force(ForceArgs),
     /// Put the spec of a shard back that was accepted last
     #[command(after_help = ROLLBACK_HELP)]
     Rollback(RollbackArgs),
@@ -205,10 +240,37 @@ pub(crate) struct MoveArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct PromoteArgs {
+    /// The root
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) root: ShardName,
+    /// Part of all buckets that the canary is to have, more than now [default: it gives back all]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(1..=100))]
+    pub(crate) percent: Option<u8>,
+    #[command(flatten)]
+    pub(crate) edit: EditArgs,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct RollbackArgs {
     /// The shard
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) shard: ShardName,
+    #[command(flatten)]
+    pub(crate) edit: EditArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ForceArgs {
+    /// The shard that lets go
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) shard: ShardName,
+    /// Only this pair; repeatable [default: all that it lets go of]
+    #[arg(long = "pair", value_name = "CLUSTER/NAMESPACE")]
+    pub(crate) pairs: Vec<String>,
+    /// Why: whoever looks is told
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
     #[command(flatten)]
     pub(crate) edit: EditArgs,
 }

@@ -39,7 +39,14 @@ fn report(all: &Policies, wide: bool, now: Timestamp) -> String {
         "AGE",
     ];
     if wide {
-        head.extend(["ACTIVE", "CALLERS FOUND", "CALLER CLUSTERS", "RULES", "UNTIL"]);
+        head.extend([
+            "ACTIVE",
+            "CALLERS FOUND",
+            "DIVIDED",
+            "CALLER CLUSTERS",
+            "RULES",
+            "UNTIL",
+        ]);
     }
     let (mut table, mut notes) = (Table::new(&head), String::new());
     let rows = all.circuit_breakers.iter().map(of_breaker);
@@ -90,6 +97,7 @@ impl Row<'_> {
             cells.extend([
                 condition("Active"),
                 condition("CallersFound"),
+                condition("Divided"),
                 clusters,
                 self.rules.to_string(),
                 self.until.clone(),
@@ -163,7 +171,7 @@ mod tests {
                 serde_json::from_value(json!({
                     "metadata": metadata("calm"),
                     "spec": {"rateLimitings": [{"name": "deletes"}]},
-                    "status": {"callers": 2, "opened": 1, "conditions": [condition("Accepted", "True", "Valid")]},
+                    "status": {"callers": 2, "opened": 1, "conditions": [condition("Accepted", "True", "Valid"), condition("Divided", "True", "Ok")]},
                 }))
                 .unwrap(),
             ],
@@ -190,8 +198,34 @@ mod tests {
         assert_eq!(report(&all, false, now), lines.join("\n") + "\n");
         let wide = report(&all, true, now);
         assert!(
-            wide.contains("False    -               east              0       2030-01-01T00:00:00Z"),
+            wide.contains("False    -               -         east              0       2030-01-01T00:00:00Z"),
             "{wide}"
+        );
+        let divided = |line: usize| wide.lines().nth(line).unwrap().find("True      all");
+        assert!(
+            divided(1).is_some() && wide.lines().next().unwrap().find("DIVIDED") == divided(1),
+            "{wide}"
+        );
+        assert!(divided(2).is_none(), "{wide}");
+    }
+
+    #[test]
+    fn who_withholds_a_share_is_told_below() {
+        let divided = json!({
+            "type": "Divided", "status": "False", "reason": "SharesWithheld", "message": "router far keeps 26 %",
+            "lastTransitionTime": "1970-01-01T00:00:20Z",
+        });
+        let breaker = json!({
+            "metadata": {"name": "calm", "namespace": "ops"}, "spec": {}, "status": {"conditions": [divided]},
+        });
+        let all = Policies {
+            circuit_breakers: vec![serde_json::from_value(breaker).unwrap()],
+            fault_injections: Vec::new(),
+        };
+        let told = report(&all, false, Timestamp::from_second(100).unwrap());
+        assert!(
+            told.ends_with("CircuitBreaker/ops/calm: Divided=False SharesWithheld: router far keeps 26 %\n"),
+            "{told}"
         );
     }
 }

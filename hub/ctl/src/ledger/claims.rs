@@ -97,6 +97,7 @@ pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Adoption {
             Some(owner) => {
                 view_revision += 1;
                 let entry = Pair {
+                    fence: portolan_crds::ledger::PairFence::default(),
                     owner: Some(owner.clone()),
                     owner_count: 1,
                     view_revision,
@@ -336,6 +337,7 @@ mod tests {
         let named = json!([{"name": "east", "namespaces": ["ns-b"]}]);
         let mut evidence = evidence(vec![object("a", named.clone(), &["ns-b"]), object("b", named, &[])]);
         let pair = Pair {
+            fence: portolan_crds::ledger::PairFence::default(),
             owner: Some(shard("b")),
             owner_count: 2,
             view_revision: 5,
@@ -358,6 +360,7 @@ mod tests {
         clusters[0].namespace_count = 501;
         let mut evidence = evidence(vec![object("a", named("ns-b"), &[]), losing]);
         let known = Pair {
+            fence: portolan_crds::ledger::PairFence::default(),
             owner: Some(shard("b")),
             owner_count: 1,
             view_revision: 5,

@@ -15,7 +15,7 @@ use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Client, Resource, ResourceExt as _};
 use portolan_crds::circuit_breaker::{LimitingSnapshot, TargetStatus};
 use portolan_crds::fault_injection::InjectedStatus;
-use portolan_crds::{CircuitBreaker, FaultInjection};
+use portolan_crds::{CircuitBreaker, ConditionType, FaultInjection};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -66,6 +66,9 @@ struct Standing {
     callers: Option<i64>,
     /// The first of them, as `<cluster>/<namespace>/<Pod>`.
     caller_names: Vec<String>,
+    /// Which router withholds a share of limits that routers have together, and why; absent: none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    withheld: Option<String>,
     rules: Vec<RuleStanding>,
 }
 
@@ -91,6 +94,10 @@ trait Policy:
     fn callers(&self) -> Option<i64>;
     /// The first of them, in order.
     fn caller_names(&self) -> Vec<String>;
+    /// What condition Divided says, while it does not hold.
+    fn withheld(&self) -> Option<String> {
+        None
+    }
     /// The worst first, as the hub has it.
     fn rules(&self) -> Vec<RuleStanding>;
 
@@ -100,12 +107,23 @@ trait Policy:
             policy: format!("{}/{}", self.namespace().unwrap_or_default(), self.name_any()),
             callers: self.callers(),
             caller_names: self.caller_names(),
+            withheld: self.withheld(),
             rules: self.rules(),
         }
     }
 }
 
 impl Policy for CircuitBreaker {
+    fn withheld(&self) -> Option<String> {
+        let type_ = ConditionType::Divided.to_string();
+        let mut conditions = self.status.as_ref()?.conditions.iter();
+        let divided = conditions.find(|condition| condition.type_ == type_ && condition.status != "True")?;
+        Some(format!(
+            "Divided={} {}: {}",
+            divided.status, divided.reason, divided.message
+        ))
+    }
+
     fn callers(&self) -> Option<i64> {
         self.status.as_ref().and_then(|status| status.callers)
     }
@@ -271,6 +289,9 @@ fn report(all: &Vec<Standing>, now: Timestamp) -> String {
             table.row(row(&policy, rule, now));
         }
         let _ = writeln!(notes, "{policy}: {}", reach(standing));
+        if let Some(withheld) = &standing.withheld {
+            let _ = writeln!(notes, "{policy}: {withheld}");
+        }
     }
     match (met, notes.is_empty()) {
         (false, true) => "there is no CircuitBreaker and no FaultInjection\n".to_owned(),
@@ -361,6 +382,15 @@ mod tests {
         ];
         let all = vec![breaker().standing(), faults(0).standing()];
         assert_eq!(report(&all, now), lines.join("\n") + "\n");
+        let mut withheld = breaker();
+        let divided = json!([{
+            "type": "Divided", "status": "False", "reason": "SharesWithheld", "message": "router far keeps 26 %",
+            "lastTransitionTime": "1970-01-01T00:00:20Z",
+        }]);
+        withheld.status.as_mut().unwrap().conditions = serde_json::from_value(divided).unwrap();
+        let told = report(&vec![withheld.standing()], now);
+        let line = "CircuitBreaker/ops/calm: Divided=False SharesWithheld: router far keeps 26 %\n";
+        assert!(told.ends_with(line), "{told}");
         let mut quiet = faults(7).standing();
         quiet.caller_names = (0..7).map(|number| format!("east/ops/op-{number}")).collect();
         assert_eq!(

@@ -1,5 +1,6 @@
 //! `portolanctl shards status`: how each shard stands, once or for as long as one looks.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -139,6 +140,9 @@ fn of_shard(shard: &Value, now: Timestamp) -> String {
             "{name}: lets go of {}",
             list(&releasing, &shard["releasingCount"])
         );
+        for (reason, of) in waits(items(&shard["releasing"]), now) {
+            let _ = writeln!(told, "{name}: waits for {reason}: {of}");
+        }
         let held_up_by = texts(&shard["heldUpBy"]);
         if !held_up_by.is_empty() {
             let _ = writeln!(told, "{name}: not acknowledged yet by router {}", held_up_by.join(", "));
@@ -156,6 +160,23 @@ fn of_shard(shard: &Value, now: Timestamp) -> String {
     told
 }
 
+/// What releases wait for, with the pairs that wait for it and how long the first of them has.
+fn waits(releasing: &[Value], now: Timestamp) -> BTreeMap<String, String> {
+    let mut by_reason = BTreeMap::<String, Vec<&Value>>::new();
+    for one in releasing {
+        if let Some(reason) = one["waitsFor"].as_str() {
+            by_reason.entry(reason.to_owned()).or_default().push(one);
+        }
+    }
+    let of = |all: Vec<&Value>| {
+        let since = all.iter().filter_map(|one| one["since"].as_str()?.parse().ok()).min();
+        let since = since.map(|since| format!(" for {}", age(now, since)));
+        let pairs: Vec<_> = all.iter().filter_map(|one| one["pair"].as_str()).collect();
+        format!("{}{}", first_of(&pairs, pairs.len()), since.unwrap_or_default())
+    };
+    by_reason.into_iter().map(|(reason, all)| (reason, of(all))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -167,7 +188,7 @@ mod tests {
         let answer = json!({"shards": [
             {
                 "shard": "ops/a", "pairs": {"east": 2, "west": 1}, "objects": 0, "waitingCount": 0, "waiting": [], "releasingCount": 1,
-                "releasing": [{"pair": "east/ns-b", "to": "ops/b"}], "heldUpBy": ["gateway"], "lagging": ["gateway"],
+                "releasing": [{"pair": "east/ns-b", "to": "ops/b", "waitsFor": "routers gateway to let go of it", "since": "2026-03-01T10:00:20Z"}], "heldUpBy": ["gateway"], "lagging": ["gateway"],
                 "callers": {"total": 2, "current": 1}, "lease": {"name": "lock", "cluster": "east"},
                 "oneLeader": {"status": "True", "message": ""}, "inForce": 3, "refusal": null,
             },
@@ -183,6 +204,7 @@ mod tests {
             "ops/a   east 2, west 1   0         -           1            gateway          1 of 2    lock in east",
             "ops/b   -                -         1           -            -                0 of 0    -",
             "ops/a: lets go of east/ns-b (to ops/b)",
+            "ops/a: waits for routers gateway to let go of it: east/ns-b for 10s",
             "ops/a: not acknowledged yet by router gateway",
             "ops/b: refused, Overlap: spec.clusters: x; generation 1 stays in force",
             "ops/b: waits for 30s for east/ns-b (of ops/a)",

@@ -7,6 +7,8 @@ use kube::{Client, ResourceExt as _};
 use portolan_crds::{ShardName, ShardingConfig};
 use serde_json::Value;
 
+/// How often an edit is tried at most while the hub writes the status of the same object, which it does after each change.
+const TRIES: usize = 5;
 /// Field manager of edits by command.
 const MANAGER: &str = "portolanctl-shards";
 
@@ -50,7 +52,7 @@ pub(super) async fn read(hub: &Client, name: &ShardName) -> anyhow::Result<Dynam
 /// Writes them in order, all or none as far as it can be had.
 pub(super) async fn write(hub: &Client, edits: &[Edit]) -> anyhow::Result<()> {
     for edit in edits {
-        let tried = replace(hub, &edit.name, &edit.edited(), true).await;
+        let tried = write_spec(hub, edit, edit.object.clone(), Write::Tried).await;
         tried.with_context(|| {
             format!(
                 "ShardingConfig {} would not be taken, and nothing was written",
@@ -60,7 +62,7 @@ pub(super) async fn write(hub: &Client, edits: &[Edit]) -> anyhow::Result<()> {
     }
     let mut written = Vec::new();
     for edit in edits {
-        match replace(hub, &edit.name, &edit.edited(), false).await {
+        match write_spec(hub, edit, edit.object.clone(), Write::Edited).await {
             Ok(object) => written.push((edit, object)),
             Err(error) => {
                 let error = anyhow!(error).context(format!("cannot write ShardingConfig {}", edit.name));
@@ -74,10 +76,9 @@ pub(super) async fn write(hub: &Client, edits: &[Edit]) -> anyhow::Result<()> {
 /// Puts back what was written, the last first. Returns what to tell.
 async fn put_back(hub: &Client, written: Vec<(&Edit, DynamicObject)>) -> String {
     let mut told = "nothing was changed".to_owned();
-    for (edit, mut object) in written.into_iter().rev() {
-        object.data["spec"] = edit.object.data["spec"].clone();
+    for (edit, object) in written.into_iter().rev() {
         let name = &edit.name;
-        told = match replace(hub, name, &object, false).await {
+        told = match write_spec(hub, edit, object, Write::PutBack).await {
             Ok(_) => format!("ShardingConfig {name} was written, and put back"),
             Err(error) => {
                 format!(
@@ -87,6 +88,55 @@ async fn put_back(hub: &Client, written: Vec<(&Edit, DynamicObject)>) -> String 
         };
     }
     told
+}
+
+/// What is written of an edit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Write {
+    /// What it is to be, by a dry run.
+    Tried,
+    /// What it is to be.
+    Edited,
+    /// What it was.
+    PutBack,
+}
+
+/// Writes over `object`, as it was read or written last. That the hub has written a status meanwhile hinders nothing; that somebody
+/// has written another spec does.
+async fn write_spec(
+    hub: &Client,
+    edit: &Edit,
+    mut object: DynamicObject,
+    write: Write,
+) -> Result<DynamicObject, kube::Error> {
+    let spec = match write {
+        Write::Tried | Write::Edited => &edit.spec,
+        Write::PutBack => &edit.object.data["spec"],
+    };
+    let mut tries = 1;
+    loop {
+        let mut edited = object.clone();
+        edited.data["spec"] = spec.clone();
+        let error = match replace(hub, &edit.name, &edited, write == Write::Tried).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() && tries < TRIES => kube::Error::Api(status),
+            written => return written,
+        };
+        match api(hub, &edit.name).get(edit.name.name()).await {
+            Ok(now) if is_as_it_was(&now, &object) => object = now,
+            _ => return Err(error),
+        }
+        tries += 1;
+    }
+}
+
+/// Whether all is the same that people write.
+fn is_as_it_was(now: &DynamicObject, before: &DynamicObject) -> bool {
+    let meant = |object: &DynamicObject| {
+        let metadata = &object.metadata;
+        let of_people = (metadata.labels.clone(), metadata.annotations.clone());
+        (metadata.uid.clone(), metadata.deletion_timestamp.clone(), of_people)
+    };
+    now.data["spec"] == before.data["spec"] && meant(now) == meant(before)
 }
 
 async fn replace(
@@ -102,7 +152,7 @@ async fn replace(
     api(hub, name).replace(name.name(), &parameters, object).await
 }
 
-fn api(hub: &Client, name: &ShardName) -> Api<DynamicObject> {
+pub(super) fn api(hub: &Client, name: &ShardName) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<ShardingConfig>(&());
     Api::namespaced_with(hub.clone(), name.namespace(), &kind)
 }
@@ -119,23 +169,32 @@ mod tests {
     /// What was asked for: object, whether tried only, and the namespaces that it would have.
     type Asked = Arc<Mutex<Vec<String>>>;
 
-    /// A hub that refuses to replace the object of this name, if it is not only tried.
-    fn hub(refuses: &'static str, asked: &Asked) -> Client {
+    /// A hub that refuses to replace the object of this name in the version that was read, if it is not only tried; meanwhile
+    /// somebody has written it, and it `has` this.
+    fn hub(refuses: &'static str, has: &'static str, asked: &Asked) -> Client {
         let asked = asked.clone();
         let api = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let asked = asked.clone();
             async move {
                 let name = request.uri().path().rsplit('/').next().unwrap().to_owned();
+                if request.method() == http::Method::GET {
+                    let now = json!({
+                        "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
+                        "metadata": {"name": name, "namespace": "ops", "resourceVersion": "2"}, "spec": {"has": has},
+                    });
+                    let answer = kube::client::Body::from(now.to_string().into_bytes());
+                    return anyhow::Ok(http::Response::new(answer));
+                }
                 let tried = request.uri().query().is_some_and(|query| query.contains("dryRun=All"));
                 let body = request.into_body().collect_bytes().await.unwrap();
                 let mut object: Value = serde_json::from_slice(&body).unwrap();
                 let what = if tried { "tries" } else { "writes" };
-                let version = &object["metadata"]["resourceVersion"];
+                let version = object["metadata"]["resourceVersion"].clone();
                 asked
                     .lock()
                     .await
                     .push(format!("{what} {name} of {version}: {}", object["spec"]["has"]));
-                let (code, answer) = if name == refuses && !tried {
+                let (code, answer) = if name == refuses && version == "1" && !tried {
                     let status = json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "changed", "status": "Failure"});
                     (409, status)
                 } else {
@@ -164,7 +223,7 @@ mod tests {
     #[tokio::test]
     async fn all_are_tried_before_the_first_is_written() {
         let asked = Asked::default();
-        write(&hub("", &asked), &edits()).await.unwrap();
+        write(&hub("", "", &asked), &edits()).await.unwrap();
         let lines = [
             r#"tries a of "1": "after""#,
             r#"tries b of "1": "after""#,
@@ -177,7 +236,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_written_is_put_back_if_the_next_cannot_be() {
         let asked = Asked::default();
-        let error = write(&hub("b", &asked), &edits()).await.unwrap_err();
+        let error = write(&hub("b", "theirs", &asked), &edits()).await.unwrap_err();
         let told = format!("{error:#}");
         assert!(
             told.starts_with("ShardingConfig ops/a was written, and put back: cannot write ShardingConfig ops/b"),
@@ -189,7 +248,18 @@ mod tests {
             r#"writes a of "9": "before""#,
             "in the version that was written"
         );
-        let error = write(&hub("a", &Asked::default()), &edits()).await.unwrap_err();
+        let error = write(&hub("a", "theirs", &Asked::default()), &edits())
+            .await
+            .unwrap_err();
         assert!(error.to_string().starts_with("nothing was changed"), "{error:#}");
+    }
+
+    /// After each change the hub writes the status of the object, and so of each that is edited.
+    #[tokio::test]
+    async fn a_status_written_meanwhile_hinders_nothing() {
+        let asked = Asked::default();
+        write(&hub("b", "before", &asked), &edits()).await.unwrap();
+        let asked = asked.lock().await;
+        assert_eq!(asked.last().unwrap(), r#"writes b of "2": "after""#);
     }
 }

@@ -145,7 +145,7 @@ fn rest(mut facts: Facts, state: &State, settings: &Settings, now: Timestamp) ->
     for _ in 0..MAX_RUNS {
         let released = Released {
             by_all: last.state.run,
-            of_shard: BTreeMap::new(),
+            ..Released::default()
         };
         let next = decide(&facts, settings, &last.state, &released, now);
         let rests = next.state.ledger == last.state.ledger

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portolan_crds::{ConditionType, ShardName};
 use serde::Serialize;
 
@@ -54,9 +55,15 @@ struct Awaited {
 }
 
 #[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Released {
     pair: String,
     to: Option<ShardName>,
+    /// As the object's status has it, which names the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Time>,
 }
 
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -89,7 +96,7 @@ pub(super) fn of_all(facts: &Facts, world: &World, routers: &Routers) -> Vec<Pro
             let (pairs, releasing) = of_ledger.remove(name).unwrap_or_default();
             progress.pairs = pairs;
             progress.objects = of_children.remove(name);
-            progress.add_releasing(world, routers, name, releasing);
+            progress.add_releasing(world, routers, (name, object), releasing);
             progress
         })
         .collect()
@@ -176,7 +183,13 @@ fn progress(facts: &Facts, world: &World, routers: &Routers, name: &ShardName, o
 }
 
 impl Progress {
-    fn add_releasing(&mut self, world: &World, routers: &Routers, name: &ShardName, releasing: Vec<(String, u64)>) {
+    fn add_releasing(
+        &mut self,
+        world: &World,
+        routers: &Routers,
+        (name, object): (&ShardName, &ShardObject),
+        releasing: Vec<(String, u64)>,
+    ) {
         let last = releasing.iter().map(|(_, run)| *run).max();
         self.held_up_by = last.map_or_else(Vec::new, |run| held::holding_up(routers, name, run));
         self.releasing_count = releasing.len();
@@ -187,7 +200,14 @@ impl Progress {
                     verdict.awaited.iter().any(|awaited| awaited.pair == pair)
                 };
                 let to = world.shards.iter().find(waits).map(|(to, _)| to.clone());
-                Released { pair, to }
+                let mut told = object.status.releases.iter();
+                let told = told.find(|told| pair == format!("{}/{}", told.cluster, told.namespace));
+                Released {
+                    to,
+                    waits_for: told.map(|told| told.waits_for.clone()),
+                    since: told.and_then(|told| told.since.clone()),
+                    pair,
+                }
             })
             .collect();
     }

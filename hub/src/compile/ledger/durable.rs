@@ -29,6 +29,9 @@ impl Ledger {
                     owner_count: pair.owner_count,
                     view_revision: pair.view_revision,
                     releasing_since: pair.releasing.then_some(FIRST_RUN),
+                    releasing_from: None,
+                    fence: pair.fence,
+                    closing: false,
                 };
                 (namespace, entry)
             });
@@ -72,6 +75,7 @@ impl Ledger {
                     owner_count: entry.owner_count,
                     view_revision: entry.view_revision,
                     releasing: entry.releasing_since.is_some(),
+                    fence: entry.fence,
                 };
                 chunk.pairs.insert(namespace.to_owned(), pair);
             }
@@ -122,6 +126,7 @@ impl Entry {
             && self.owner == other.owner
             && self.owner_count == other.owner_count
             && self.view_revision == other.view_revision
+            && self.fence == other.fence
     }
 }
 

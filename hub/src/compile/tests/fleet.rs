@@ -140,6 +140,7 @@ impl Fleet {
                 has_finalizer: false,
                 root: None,
                 spec: Err(String::new()),
+                forced: None,
                 status: ShardingConfigStatus::default(),
             });
         object.generation += 1;

@@ -136,11 +136,15 @@ fn what_is_promised_is_not_taken_back_nor_promised_twice() {
 fn what_nobody_waits_for_is_taken_back() {
     let mut fleet = fleet();
     lets_go(&mut fleet);
-    fleet.compile(0);
+    let before = fleet.compile(0).state.ledger.get("east", "ns-b").unwrap().view_revision;
     fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
     let world = fleet.compile(0);
     let entry = world.state.ledger.get("east", "ns-b").unwrap();
-    assert_eq!((entry.releasing_since, entry.owner_count), (None, 1));
+    assert_eq!(
+        (entry.releasing_since, entry.owner_count, entry.view_revision),
+        (None, 2, before),
+        "what was acknowledged of the epoch before says nothing of this one"
+    );
     assert_eq!(world.refusal("a"), None);
 }
 
@@ -278,13 +282,13 @@ fn the_lease_does_not_move_while_anybody_may_hold_it() {
     fleet.apply("shard", of("east", Some("op")));
     let world = fleet.compile(0);
     assert_eq!(world.refusal("shard"), Some(ConditionReason::Invalid));
-    for word in [
-        "spec.primaryCluster",
+    let words = [
         "op in west",
         "to op in east",
         "east/ops/pod-p",
         "scale the operator to 0",
-    ] {
+    ];
+    for word in words.into_iter().chain(["spec.primaryCluster"]) {
         assert!(world.message("shard").contains(word), "{}", world.message("shard"));
     }
     let primary = |world: &World| world.rules("shard").unwrap().primary_cluster.clone();
@@ -294,6 +298,17 @@ fn the_lease_does_not_move_while_anybody_may_hold_it() {
         let world = fleet.compile(0);
         assert_eq!(world.refusal("shard"), Some(ConditionReason::Invalid), "{lease:?}");
         assert!(world.message("shard").contains("spec.controller.leaderElectionName"));
+    }
+    let lock = json!({"leaderElectionName": "op", "leaderElectionResourceLock": "configmaps"});
+    let carried = ShardingConfigSpec {
+        controller: serde_json::from_value(lock).unwrap(),
+        ..of("west", None)
+    };
+    fleet.apply("shard", carried);
+    let world = fleet.compile(0);
+    let field = "spec.controller.leaderElectionResourceLock";
+    for word in [field, "op in west", "to op (configmaps too) in west"] {
+        assert!(world.message("shard").contains(word), "{}", world.message("shard"));
     }
     fleet.apply("shard", of("east", Some("op")));
     let callers = fleet.agent("east").callers.take();

@@ -112,6 +112,7 @@ impl Routers {
         Released {
             by_all,
             of_shard: SHARDS.map(|shard| (shard_name(shard), of(shard))).into(),
+            ..Released::default()
         }
     }
 
@@ -275,6 +276,7 @@ proptest! {
         let all = Released {
             by_all: 0,
             of_shard: SHARDS.map(|shard| (shard_name(shard), u64::MAX)).into(),
+            ..Released::default()
         };
         // One run frees and grants; what that accepts may let go of more.
         for _ in 0..2 * SHARDS.len() {

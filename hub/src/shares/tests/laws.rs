@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::shares::division::wanted;
+use network::BURST;
 
 const ROUTERS: usize = 4;
 
@@ -28,9 +29,13 @@ enum Step {
     /// All policies, or the first alone, or none.
     See(usize, Option<usize>),
     Ask(usize, u64),
+    /// All that it has, at once.
+    Spend(usize),
     PutRule(u32, u32),
     /// By an edit: the object stays, and the rule may come back.
     DropRule(u32, u32),
+    /// The object is out of force as a whole, or back.
+    Withdraw(u32, bool),
     /// The object: another one of its name may come.
     Delete(u32),
     Advance(u64),
@@ -45,6 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
         router.clone().prop_map(Step::Deliver),
         router.clone().prop_map(Step::Learn),
         router.clone().prop_map(Step::Keep),
+        router.clone().prop_map(Step::Spend),
         (router.clone(), prop_oneof![Just(0), 0..RATE, Just(RATE * 3)])
             .prop_map(|(router, asked)| Step::Ask(router, asked)),
         (0..1_500_u64).prop_map(Step::Advance),
@@ -61,6 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Step::RestartHub),
         (0..2_u32, 0..2_u32).prop_map(|(policy, rule)| Step::PutRule(policy, rule)),
         (0..2_u32, 0..2_u32).prop_map(|(policy, rule)| Step::DropRule(policy, rule)),
+        (0..2_u32, any::<bool>()).prop_map(|(policy, withdrawn)| Step::Withdraw(policy, withdrawn)),
         (0..2_u32).prop_map(Step::Delete),
     ];
     prop_oneof![6 => often, 1 => seldom]
@@ -87,6 +94,8 @@ fn take(network: &mut Network, step: &Step) {
             network.see(router, sees);
         }
         Step::Ask(router, asked) => network.routers[router].asked = asked,
+        Step::Spend(router) => network.spend(router),
+        Step::Withdraw(policy, withdrawn) => network.withdraw(policy, withdrawn),
         Step::PutRule(policy, rule) => network.put_rule(network.present(policy, rule)),
         Step::DropRule(policy, rule) => {
             network.rules.remove(&network.present(policy, rule));
@@ -121,6 +130,9 @@ fn calm_down(network: &mut Network, kinds: &[Kind], hub_restarts: bool) {
         }
         network.settle(9);
     };
+    for policy in [0, 1] {
+        network.withdraw(policy, false);
+    }
     all_come(network);
     if hub_restarts {
         network.restart_hub();
@@ -145,8 +157,18 @@ proptest! {
             for (rule, sum) in network.sums() {
                 prop_assert!(sum <= u64::from(WHOLE), "{step:?}: {sum} of {rule:?}");
             }
+            // In no time has more passed than a bucket holds and what came.
+            for (rule, passed) in &network.passed {
+                prop_assert!(*passed <= BURST, "{step:?}: {passed} of {rule:?}, not {BURST}");
+            }
         }
         calm_down(&mut network, &kinds, hub_restarts);
+        for router in 0..ROUTERS {
+            network.spend(router);
+        }
+        for (rule, passed) in &network.passed {
+            prop_assert!(*passed <= BURST, "at the end: {passed} of {rule:?}");
+        }
         for (rule, sum) in network.sums() {
             prop_assert!(sum <= u64::from(WHOLE), "at the end: {sum} of {rule:?}");
         }

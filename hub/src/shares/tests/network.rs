@@ -37,6 +37,7 @@ pub(super) struct SimRouter {
     /// Rules of policies that it has.
     pub(super) has: BTreeSet<SharedLimit>,
     pub(super) asked: u64,
+    pub(super) tokens: Tokens,
     /// The hub's end of its stream.
     epoch: Option<u64>,
     /// Its own end is open.
@@ -51,6 +52,10 @@ pub(super) struct Network {
     pub(super) rules: BTreeSet<SharedLimit>,
     /// Uids of the objects that there are, also of those without rules.
     objects: BTreeMap<PolicyName, String>,
+    /// Of them those that are out of force as a whole for now.
+    withdrawn: BTreeSet<PolicyName>,
+    /// What passed of each rule, less what came meanwhile.
+    pub(super) passed: BTreeMap<SharedLimit, u64>,
     /// How often the object of each number was deleted: another one of its name has another uid.
     deleted: BTreeMap<u32, u32>,
     pub(super) supply: Supply,
@@ -78,6 +83,8 @@ impl Network {
             routers: Vec::new(),
             rules: BTreeSet::new(),
             objects: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
+            passed: BTreeMap::new(),
             deleted: BTreeMap::new(),
             supply: Supply {
                 rate: RATE,
@@ -107,6 +114,36 @@ impl Network {
 
     pub(super) fn advance(&mut self, by: Duration) {
         self.now += by;
+        let came = u64::try_from(by.as_millis()).unwrap();
+        for router in &mut self.routers {
+            router.tokens.come(&router.shares, came);
+        }
+        for passed in self.passed.values_mut() {
+            *passed = passed.saturating_sub(came.saturating_mul(WHOLE.into()));
+        }
+    }
+
+    /// Callers of this router take all that it has.
+    pub(super) fn spend(&mut self, router: usize) {
+        let router = &mut self.routers[router];
+        if !router.registered || router.is_old() {
+            return;
+        }
+        for rule in &router.has {
+            let spent = std::mem::take(router.tokens.levels.entry(rule.clone()).or_default());
+            *self.passed.entry(rule.clone()).or_default() += spent;
+        }
+    }
+
+    /// The object's label takes all of it out of force, or brings it back.
+    pub(super) fn withdraw(&mut self, policy: u32, withdrawn: bool) {
+        let SharedLimit { policy, .. } = self.present(policy, 0);
+        if withdrawn {
+            self.withdrawn.insert(policy);
+        } else {
+            self.withdrawn.remove(&policy);
+        }
+        self.tell_rules();
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -114,8 +151,16 @@ impl Network {
     }
 
     pub(super) fn tell_rules(&mut self) {
-        let rules = self.rules.iter().map(|rule| (rule.clone(), self.supply));
-        self.core.set_rules(&rules.collect(), self.objects.clone());
+        let rules = self.rules.iter().filter(|rule| !self.withdrawn.contains(&rule.policy));
+        let rules = rules.map(|rule| (rule.clone(), self.supply)).collect();
+        let objects = self.objects.iter().map(|(name, uid)| {
+            let object = Object {
+                uid: uid.clone(),
+                in_force: !self.withdrawn.contains(name),
+            };
+            (name.clone(), object)
+        });
+        self.core.set_rules(&rules, objects.collect(), self.now);
     }
 
     /// The rule of the object that has this number's name now, or will have it next.
@@ -136,6 +181,10 @@ impl Network {
     /// A rule is in force, and routers get it.
     pub(super) fn put_rule(&mut self, rule: SharedLimit) {
         self.objects.insert(rule.policy.clone(), rule.uid.clone());
+        if !self.core.bounds().contains_key(&rule) {
+            // It is new, or was taken out before and let go of by all.
+            self.passed.remove(&rule);
+        }
         self.rules.insert(rule);
         self.tell_rules();
     }
@@ -178,7 +227,7 @@ impl Network {
             router.registered = true;
             router.uid += 1;
             router.kept = <_>::default();
-            router.remember();
+            router.restart();
             self.register();
         }
     }
@@ -221,9 +270,7 @@ impl Network {
 
     pub(super) fn restart_router(&mut self, router: usize) {
         self.break_stream(router);
-        let router = &mut self.routers[router];
-        router.remember();
-        router.has.clear();
+        self.routers[router].restart();
     }
 
     /// It comes back without what it had on disk.
@@ -231,14 +278,14 @@ impl Network {
         self.break_stream(router);
         let router = &mut self.routers[router];
         router.kept = <_>::default();
-        router.remember();
-        router.has.clear();
+        router.restart();
     }
 
     pub(super) fn keep(&mut self, router: usize) {
         let router = &mut self.routers[router];
         router.kept = (router.told.clone(), router.revision);
         router.shares = router.told.clone();
+        router.tokens.follow(&router.shares);
     }
 
     /// A hub that knows nothing; no stream outlives the one of before.
@@ -265,12 +312,21 @@ impl Network {
     /// The policies of the world arrive.
     pub(super) fn learn(&mut self, router: usize) {
         let router = &mut self.routers[router];
-        router.has = self
-            .rules
-            .iter()
-            .filter(|rule| router.may_have(rule))
-            .cloned()
-            .collect();
+        let told = self.rules.iter().filter(|rule| !self.withdrawn.contains(&rule.policy));
+        router.has = told.filter(|rule| router.may_have(rule)).cloned().collect();
+        // An edit ends what it takes out; what this router is told of no more is laid aside.
+        let is_told = |rule: &SharedLimit| {
+            let is_there = self.objects.get(&rule.policy) == Some(&rule.uid);
+            is_there && !self.withdrawn.contains(&rule.policy) && router.may_have(rule)
+        };
+        let ended = |rule: &SharedLimit| is_told(rule) && !router.has.contains(rule);
+        let mut levels = router.tokens.levels.clone();
+        levels.retain(|rule, _| !ended(rule));
+        for rule in &router.has {
+            levels.entry(rule.clone()).or_default();
+        }
+        router.tokens.levels = levels;
+        router.tokens.follow(&router.shares);
     }
 
     /// It has no policy any more.
@@ -302,13 +358,19 @@ impl Network {
         let router = &mut self.routers[router];
         if let Some(told) = router.to_hear.pop_front().filter(|_| router.conduct != Conduct::Deaf) {
             router.revision = told.revision;
+            let fresh = told.shares.iter().filter(|share| share.fresh).cloned().map(keyed);
+            let fresh: Vec<_> = fresh.filter(|(rule, _)| !router.told.contains_key(rule)).collect();
             router.told = told.shares.into_iter().map(keyed).collect();
+            router.told.retain(|_, share| *share > 0);
+            router.tokens.give_up(&router.told);
+            router.tokens.fresh.extend(fresh);
             let (told, kept) = (&router.told, &router.kept.0);
             let used = told.iter().map(|(key, told)| {
                 let on_disk = kept.get(key).copied().unwrap_or_default();
                 (key.clone(), if router.is_old() { *told } else { on_disk.min(*told) })
             });
             router.shares = used.collect();
+            router.tokens.follow(&router.shares);
         }
     }
 
@@ -411,11 +473,65 @@ fn keyed(share: v1::RuleShare) -> (SharedLimit, u32) {
     (key, share.millionths)
 }
 
+/// What a router has of buckets, in parts of which all of one holds `WHOLE` for each millisecond that it takes to fill it.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    /// Of each rule that it knows, those too that are laid aside.
+    levels: BTreeMap<SharedLimit, u64>,
+    /// Of no router before, and not begun with.
+    fresh: BTreeMap<SharedLimit, u32>,
+}
+
+/// How long a bucket takes to fill, in milliseconds.
+const FILLS_IN: u64 = 100_000;
+/// All that a bucket holds.
+pub(super) const BURST: u64 = WHOLE as u64 * FILLS_IN;
+
+impl Tokens {
+    fn come(&mut self, shares: &BTreeMap<SharedLimit, u32>, milliseconds: u64) {
+        for (rule, level) in &mut self.levels {
+            let share = shares.get(rule).copied().unwrap_or_default();
+            *level += u64::from(share) * milliseconds.min(FILLS_IN);
+        }
+        self.follow(shares);
+    }
+
+    fn give_up(&mut self, told: &BTreeMap<SharedLimit, u32>) {
+        self.fresh.retain(|rule, part| {
+            *part = told.get(rule).copied().unwrap_or_default().min(*part);
+            *part > 0
+        });
+    }
+
+    fn follow(&mut self, shares: &BTreeMap<SharedLimit, u32>) {
+        for (rule, level) in &mut self.levels {
+            let share = shares.get(rule).copied().unwrap_or_default();
+            if share > 0 {
+                *level += u64::from(self.fresh.remove(rule).unwrap_or_default()) * FILLS_IN;
+            }
+            *level = (*level).min(u64::from(share) * FILLS_IN);
+        }
+    }
+}
+
 impl SimRouter {
     /// What is on disk, and no more.
     fn remember(&mut self) {
         (self.told, self.revision) = self.kept.clone();
         self.shares = self.told.clone();
+        self.tokens.give_up(&self.told);
+        self.tokens.follow(&self.shares);
+    }
+
+    fn restart(&mut self) {
+        self.tokens = Tokens::default();
+        self.has.clear();
+        self.remember();
+    }
+
+    /// What it lets pass now, in millionths of the bucket.
+    pub(super) fn holds(&self, rule: &SharedLimit) -> u64 {
+        self.tokens.levels.get(rule).map_or(0, |level| level / FILLS_IN)
     }
 
     fn is_old(&self) -> bool {
@@ -450,6 +566,7 @@ impl SimRouter {
             rules: Vec::new(),
             demands,
             shares_revision: if self.is_old() { 0 } else { self.kept.1 },
+            ..v1::PolicyReport::default()
         });
     }
 }

@@ -8,23 +8,36 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portolan_crds::circuit_breaker::{LimitingSnapshot, LimitingState, TargetStatus};
 use portolan_crds::fault_injection::InjectedStatus;
 use portolan_wire::v1;
+use portolan_wire::v1::ResourceKind;
 
 use super::super::Routers;
 use super::super::finding::whole_seconds;
+use super::super::presence::{Presence, Presences};
+use crate::acks::RuleReport;
 use crate::compile::{Ref, World};
 use crate::facts::PolicyName;
 
 /// Rules of one policy, by caller and router, that its status shows: an object of etcd is a megabyte and a half.
-const MAX_SHOWN: usize = 200;
+pub(in crate::status) const MAX_SHOWN: usize = 200;
 
-/// Rules that refuse all, by router, Pod with its cluster, and rule; and why.
-pub(in crate::status) type Opened = BTreeMap<(String, String, String), String>;
+/// A rule by router, Pod with its cluster (`<Pod> in <cluster>`; empty: all callers have it together), and name.
+pub(in crate::status) type RuleAt = (String, String, String);
+
+/// Rules that refuse all, and why.
+pub(in crate::status) type Opened = BTreeMap<RuleAt, String>;
 
 /// Faults that were injected, each with the caller that it hits most and the router.
 pub(in crate::status) type Injected = BTreeMap<String, String>;
 
-/// What connected routers report, by policy.
-pub(super) struct Reports<'a>(BTreeMap<&'a str, Vec<Found<'a>>>);
+/// What routers report, by policy: those that are here, and, as they said last, those that may come back.
+pub(super) struct Reports<'a> {
+    by_policy: BTreeMap<&'a str, Vec<Found<'a>>>,
+    /// Routers that leave rules out, and of which policies they may.
+    full: Vec<(&'a str, &'a RuleReport)>,
+    world: &'a World,
+    routers: &'a Routers,
+    presences: &'a Presences,
+}
 
 /// One rule of one caller in one router.
 #[derive(Debug, Clone, Copy)]
@@ -38,10 +51,15 @@ struct Found<'a> {
 
 impl<'a> Reports<'a> {
     /// Of callers that are gone nothing is shown.
-    pub(super) fn of(world: &'a World, routers: &'a Routers) -> Self {
-        let mut reports = BTreeMap::<&str, Vec<Found<'_>>>::new();
-        for (router, state) in routers.iter().filter(|(_, state)| state.left.is_none()) {
-            for state in &*state.rules {
+    pub(super) fn of(world: &'a World, routers: &'a Routers, presences: &'a Presences) -> Self {
+        let mut by_policy = BTreeMap::<&str, Vec<Found<'_>>>::new();
+        let mut full = Vec::new();
+        let counts = |router: &str| presences.of_router(router) != Presence::Gone;
+        for (router, state) in routers.iter().filter(|(router, _)| counts(router)) {
+            if state.rules.more_left_out || !state.rules.left_out.is_empty() {
+                full.push((router.as_str(), &*state.rules));
+            }
+            for state in &state.rules.states {
                 let Some((cluster, pod)) = caller(world, &state.caller) else {
                     continue;
                 };
@@ -51,17 +69,61 @@ impl<'a> Reports<'a> {
                     cluster,
                     state,
                 };
-                reports.entry(&state.policy).or_default().push(found);
+                by_policy.entry(&state.policy).or_default().push(found);
             }
         }
-        for found in reports.values_mut() {
+        for found in by_policy.values_mut() {
             found.sort_by_key(Found::order);
         }
-        Self(reports)
+        Self {
+            by_policy,
+            full,
+            world,
+            routers,
+            presences,
+        }
+    }
+
+    /// Whether a rule may refuse all of which nothing is said: its router leaves some of the policy's out, or of its caller or its
+    /// member this hub does not know yet whether they are there.
+    pub(super) fn may_be_opened(&self, name: &PolicyName, (router, caller, rule): &RuleAt) -> bool {
+        let name = name.to_string();
+        let is_left_out = |(full, report): &(&str, &RuleReport)| full == router && report.leaves_out(&name);
+        let home = caller.rsplit_once(" in ").map(|(_, cluster)| cluster);
+        let member = rule.split_once('@').map(|(_, cluster)| cluster);
+        self.full.iter().any(is_left_out)
+            || home.is_some_and(|home| self.world.is_unknown(ResourceKind::CallerView, home))
+            || member.is_some_and(|member| self.world.is_unknown(ResourceKind::Target, member))
+    }
+
+    /// How many rules of a policy refuse all: those that are reported, those that reports leave out, and those that are `shown`
+    /// as they stood last.
+    pub(super) fn count_opened(&self, name: &PolicyName, shown: &[TargetStatus]) -> i64 {
+        let reported = self.found(name).iter().filter(|found| found.state.opened).count();
+        let name = name.to_string();
+        let left_out = self.full.iter().filter_map(|(_, report)| report.left_out.get(&name));
+        let left_out = left_out.fold(0, |sum: u64, count| sum.saturating_add(*count));
+        let stands = shown
+            .iter()
+            .filter(|target| self.stands(&target.router, &target.cluster));
+        let rules = stands.flat_map(|target| &target.limiting_snapshots);
+        let stands = rules.filter(|rule| rule.state == LimitingState::Opened).count();
+        let stands = u64::try_from(reported.saturating_add(stands)).unwrap_or(u64::MAX);
+        figure(stands.saturating_add(left_out))
+    }
+
+    /// Whether what the object's status says of a router and of callers of a cluster is all that is known: this process has not
+    /// heard the router, or does not know yet which callers there are.
+    fn stands(&self, router: &str, cluster: &str) -> bool {
+        match self.presences.of_router(router) {
+            Presence::Gone => false,
+            Presence::Away if !self.routers.contains_key(router) => true,
+            _ => self.world.is_unknown(ResourceKind::CallerView, cluster),
+        }
     }
 
     fn found(&self, name: &PolicyName) -> &[Found<'a>] {
-        self.0
+        self.by_policy
             .get(name.to_string().as_str())
             .map(Vec::as_slice)
             .unwrap_or_default()
@@ -85,10 +147,12 @@ impl<'a> Reports<'a> {
         hits
     }
 
-    /// Callers and their rules, both in the order of the worst rule.
-    pub(super) fn limits(&self, name: &PolicyName) -> Vec<TargetStatus> {
-        let mut targets: Vec<TargetStatus> = Vec::new();
-        for found in self.found(name).iter().take(MAX_SHOWN) {
+    /// Callers and their rules, both in the order of the worst rule. `before`: what the status says.
+    pub(super) fn limits(&self, name: &PolicyName, before: Vec<TargetStatus>) -> Vec<TargetStatus> {
+        let mut targets = before;
+        targets.retain(|target| self.stands(&target.router, &target.cluster));
+        let shown: usize = targets.iter().map(|target| target.limiting_snapshots.len()).sum();
+        for found in self.found(name).iter().take(MAX_SHOWN.saturating_sub(shown)) {
             let is_it = |target: &&mut TargetStatus| {
                 (
                     target.router.as_str(),
@@ -110,8 +174,10 @@ impl<'a> Reports<'a> {
         targets
     }
 
-    pub(super) fn injected(&self, name: &PolicyName) -> Vec<InjectedStatus> {
-        let shown = self.found(name).iter().take(MAX_SHOWN);
+    pub(super) fn injected(&self, name: &PolicyName, before: Vec<InjectedStatus>) -> Vec<InjectedStatus> {
+        let mut targets = before;
+        targets.retain(|target| self.stands(&target.router, &target.cluster));
+        let shown = self.found(name).iter().take(MAX_SHOWN.saturating_sub(targets.len()));
         let injected = shown.map(|found| InjectedStatus {
             pod_name: found.pod.to_owned(),
             cluster: found.cluster.to_owned(),
@@ -120,7 +186,8 @@ impl<'a> Reports<'a> {
             injected_last_minute: figure(found.state.last_minute),
             injected_total: figure(found.state.total),
         });
-        injected.collect()
+        targets.extend(injected);
+        targets
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod targets;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_crds::condition::MESSAGE_MAX;
@@ -27,6 +28,8 @@ struct Scene {
     world: World,
     routers: Routers,
     withheld: WithheldShares,
+    /// Routers that have an object.
+    enrolled: BTreeSet<String>,
     now: Timestamp,
 }
 
@@ -104,6 +107,7 @@ impl Scene {
             world,
             routers: Routers::new(),
             withheld: WithheldShares::new(),
+            enrolled: BTreeSet::new(),
             now: Timestamp::UNIX_EPOCH,
         };
         scene.stands(Standing::InForce);
@@ -152,7 +156,11 @@ impl Scene {
             now: self.now,
         };
         let (name, object) = self.facts.policies.iter().next().unwrap();
-        status(sources, &Common::of(sources, &self.withheld), name, object)
+        let enrolled = self.enrolled.iter().collect();
+        let presences = Presences::of(&enrolled, &self.routers, Instant::now(), |router| {
+            router.told_rules.is_some()
+        });
+        status(sources, &Common::of(sources, &self.withheld, &presences), name, object)
     }
 
     fn breaker(&self) -> CircuitBreakerStatus {

@@ -87,3 +87,27 @@ fn what_opened_in_a_router_closes_with_it_once_it_is_gone() {
     assert!(told.opened.is_empty());
     assert!(told.forget_gone(&Presences::default()).is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_full_status_may_have_told_is_not_told_again() {
+    let opened = json!({"podName": "p", "cluster": "east", "router": "r", "limitingSnapshots": [{"name": "slow", "state": "Opened"}]});
+    let found = |count: i64| {
+        let status = json!({"opened": count, "targetStatus": [opened]});
+        Told::found(&object(PolicyKind::CircuitBreaker, &status))
+    };
+    let rule = |name: &str| {
+        let key = ("r".to_owned(), "p in east".to_owned(), name.to_owned());
+        (key, "LimitExceeded".to_owned())
+    };
+    let says = |told: &mut Told, rules: &[&str]| {
+        told.now.opened = rules.iter().map(|name| rule(name)).collect();
+        told.settle();
+        told.tell(&Presences::default()).len()
+    };
+    let mut whole = found(1);
+    assert_eq!(says(&mut whole, &["slow", "fast"]), 1);
+    let mut full = found(300);
+    assert_eq!(says(&mut full, &["slow", "fast"]), 0);
+    tokio::time::advance(SETTLED_AFTER).await;
+    assert_eq!(says(&mut full, &["slow", "fast", "late"]), 1);
+}

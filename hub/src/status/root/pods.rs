@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use portolan_crds::{ConditionReason, ConditionType, Finding};
+use portolan_crds::partition::ChildRole;
+use portolan_crds::{Canary, ConditionReason, ConditionType, Finding};
 use portolan_wire::v1::{CallerFact, ResourceKind};
 
 use super::super::finding::nothing_in_force;
@@ -44,7 +45,10 @@ pub(super) fn served(root: &Root<'_>) -> Finding {
         (ConditionReason::NoCallers, pods.canary_lacks(accepted)),
         (ConditionReason::NoCallers, without_pods(accepted, &unserved)),
         (ConditionReason::PodsInNoShard, pods.in_no_shard()),
-        (ConditionReason::NothingToOwn, nothing_to_own(&root.empty())),
+        (
+            ConditionReason::NothingToOwn,
+            nothing_to_own(&unintended(root, accepted)),
+        ),
     ];
     let troubles: Vec<_> = troubles
         .into_iter()
@@ -147,6 +151,17 @@ fn without_pods(accepted: &Accepted, children: &[&str]) -> Option<String> {
         some_of(children, ", "),
         root.target_stateful_set
     ))
+}
+
+/// Children that have nothing, but for a canary that is to take nothing.
+fn unintended(root: &Root<'_>, accepted: &Accepted) -> Vec<String> {
+    let generates = accepted.spec.root.as_ref();
+    let canary = generates.and_then(|generates| generates.canary.as_ref());
+    let mut empty = root.empty();
+    if canary.is_some_and(Canary::rests) {
+        empty.retain(|child| ChildRole::of_name(child) != Some(ChildRole::Canary));
+    }
+    empty
 }
 
 fn nothing_to_own(children: &[String]) -> Option<String> {

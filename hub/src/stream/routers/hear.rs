@@ -1,6 +1,7 @@
 //! What a router says on its stream.
 
 use portolan_crds::ShardName;
+use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_message::Kind as Said;
 use std::sync::Arc;
@@ -15,6 +16,9 @@ use crate::metrics::Answer;
 use crate::stream::breakers::{answers, bounded, other_leases};
 use crate::stream::policies::Known;
 use crate::stream::transaction::{Holding, Transaction};
+
+/// Pairs of all members that are on their way to other shards.
+const MAX_ANSWERED: usize = 1_000_000;
 
 impl RouterSession {
     pub(super) async fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
@@ -63,9 +67,26 @@ impl RouterSession {
             Some(Said::LastAnswersQuery(query)) => self.tell_last_answers(query).await?,
             Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
             Some(Said::Policies(report)) => self.hear_policies(report),
+            Some(Said::WritesAnswered(answered)) => self.hear_answered(answered)?,
             // Of a later release of this protocol.
             None => {}
         }
+        Ok(())
+    }
+
+    fn hear_answered(&self, answered: v1::WritesAnswered) -> Result<(), Status> {
+        // Of a caller's router nobody knows which shard an earlier one of its name served.
+        if matches!(self.subscription, Subscription::Caller(_)) {
+            return Ok(());
+        }
+        if answered.pairs.len() > MAX_ANSWERED {
+            return Err(Status::resource_exhausted("more pairs are answered than there are"));
+        }
+        let pairs = answered.pairs.into_iter();
+        let pairs = pairs.map(|pair| (pair.cluster, pair.namespace, pair.epoch)).collect();
+        self.service
+            .acks
+            .update(&self.router, self.epoch, |state| state.answered = pairs);
         Ok(())
     }
 
@@ -78,9 +99,10 @@ impl RouterSession {
                 world.policies.get(policy)?.rules.clone()
             },
         };
-        let states = known.rule_states(report.rules);
-        self.service.acks.policies_reported(&self.router, self.epoch, states);
         let demands = known.demands(report.demands);
+        let left_out = known.left_out(report.left_out, report.more_left_out);
+        let rules = known.rules(report.rules, left_out);
+        self.service.acks.policies_reported(&self.router, self.epoch, rules);
         self.service
             .shares
             .reported(&self.router, self.epoch, &demands, report.shares_revision);

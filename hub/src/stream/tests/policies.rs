@@ -248,7 +248,13 @@ async fn how_rules_stand_is_kept_as_far_as_the_router_knows_them() {
     router.say(RouterSaid::Policies(report)).await;
     hub.until("the report is known", |hub| {
         let kept = hub.acks.read(|routers| routers["gateway"].rules.clone());
-        (kept.iter().map(|state| state.caller.as_str()).collect::<Vec<_>>() == ["east/p", ""]).then_some(())
+        (kept
+            .states
+            .iter()
+            .map(|state| state.caller.as_str())
+            .collect::<Vec<_>>()
+            == ["east/p", ""])
+        .then_some(())
     })
     .await;
     assert!(rules_changed.has_changed().unwrap(), "that something opened is news");

@@ -516,7 +516,7 @@ impl BucketAlgorithm {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterMessage {
-    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
 /// Nested message and enum types in `RouterMessage`.
@@ -539,6 +539,8 @@ pub mod router_message {
         LastAnswersQuery(super::LastAnswersQuery),
         #[prost(message, tag = "8")]
         Policies(super::PolicyReport),
+        #[prost(message, tag = "9")]
+        WritesAnswered(super::WritesAnswered),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -549,7 +551,8 @@ pub struct RouterHello {
     pub protocol: u32,
     #[prost(uint32, tag = "5")]
     pub oldest_protocol: u32,
-    /// `cursor-format-2`: the router reads cursors of that format. `policies`: it serves Policy resources.
+    /// `cursor-format-2`: the router reads cursors of that format. `policies`: it serves Policy resources. `fence`: its writes
+    /// say their epoch where the grant is `fenced`, and it tells WritesAnswered.
     #[prost(string, repeated, tag = "2")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "3")]
@@ -869,6 +872,9 @@ pub struct Shard {
     /// The format of cursors to write, which all routers read. None: 1.
     #[prost(uint32, tag = "14")]
     pub cursor_format: u32,
+    /// Resource of the core group that carries the leader lock beside a Lease of that name: configmaps, endpoints. Empty: none.
+    #[prost(string, tag = "15")]
+    pub lock_resource: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShardMember {
@@ -959,7 +965,8 @@ pub struct ClosedByHand {
 /// once after each Hello, every second while there are rules, and when `shares_revision` changes; at most twice a second.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PolicyReport {
-    /// Those that differ from what was never used, the worst first; a bounded number.
+    /// Those that differ from what was never used, the worst first; a bounded number, of which each policy has its part: the worst
+    /// rule of each, then the second worst of each, and so on.
     #[prost(message, repeated, tag = "1")]
     pub rules: ::prost::alloc::vec::Vec<RuleState>,
     /// Of every rule of scope Shared that the router has.
@@ -969,6 +976,22 @@ pub struct PolicyReport {
     /// alone, and so cannot while it has no such rule.
     #[prost(uint64, tag = "3")]
     pub shares_revision: u64,
+    /// Policies with rules that refuse all and that `rules` has no room for, those with the most first; a bounded number. Of all
+    /// others each rule that refuses all is in `rules`.
+    #[prost(message, repeated, tag = "4")]
+    pub left_out: ::prost::alloc::vec::Vec<RulesLeftOut>,
+    /// There are more such policies than `left_out` has: of none that is not named there is it known that nothing is left out.
+    #[prost(bool, tag = "5")]
+    pub more_left_out: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RulesLeftOut {
+    /// As in Policy.
+    #[prost(string, tag = "1")]
+    pub policy: ::prost::alloc::string::String,
+    /// How many of its rules refuse all and are not in `rules`, each counted for every caller.
+    #[prost(uint64, tag = "2")]
+    pub opened: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RuleState {
@@ -1037,6 +1060,10 @@ pub struct RuleShare {
     pub rule: ::prost::alloc::string::String,
     #[prost(uint32, tag = "4")]
     pub millionths: u32,
+    /// This part of the bucket no router has had before: a router that is told of the rule for the first time finds it full. Else it
+    /// begins empty, as others may have spent what it held; so it does with an older hub, which never says so.
+    #[prost(bool, tag = "5")]
+    pub fresh: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NamespaceGrant {
@@ -1050,6 +1077,27 @@ pub struct NamespaceGrant {
     /// The hub's count of changes of ownership, which only grows, when the pair entered.
     #[prost(uint64, tag = "4")]
     pub view_revision: u64,
+    /// The member compares writes that say their epoch, which is `owner_count`, with the namespace's annotation: writes must say
+    /// it. An older router does not.
+    #[prost(bool, tag = "5")]
+    pub fenced: bool,
+}
+/// Pairs that are being released and of which no write of this router is open: none whose outcome it does not know, be it that a
+/// connection broke or that an earlier process of its name sent it. Whole: replaces the last; none are known after a Hello.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WritesAnswered {
+    #[prost(message, repeated, tag = "1")]
+    pub pairs: ::prost::alloc::vec::Vec<PairEpoch>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PairEpoch {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    /// `owner_count` of the grant.
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
 }
 /// One rule of spec.limits: objects of these resources are further narrowed by a label selector.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1650,7 +1698,10 @@ pub mod router_control_server {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentMessage {
-    #[prost(oneof = "agent_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13")]
+    #[prost(
+        oneof = "agent_message::Kind",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14"
+    )]
     pub kind: ::core::option::Option<agent_message::Kind>,
 }
 /// Nested message and enum types in `AgentMessage`.
@@ -1679,6 +1730,8 @@ pub mod agent_message {
         SigningKeys(super::SigningKeys),
         #[prost(message, tag = "13")]
         CallerExcess(super::CallerExcess),
+        #[prost(message, tag = "14")]
+        Fences(super::Fences),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1750,6 +1803,31 @@ pub struct NamespaceFact {
     >,
     #[prost(bool, tag = "4")]
     pub terminating: bool,
+    /// The annotation ctrlmesh.kusionstack.io/epoch: writes that say another epoch are refused. Absent: there is none that is
+    /// a number.
+    #[prost(uint64, optional, tag = "5")]
+    pub epoch: ::core::option::Option<u64>,
+}
+/// How far the orders of AgentConfig.fences are. Whole: replaces the last report.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Fences {
+    #[prost(message, repeated, tag = "1")]
+    pub fences: ::prost::alloc::vec::Vec<FenceState>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FenceState {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// As ordered.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    /// The annotation is set, and every API server refuses the epoch before and admits this one. So it is too while there is no
+    /// such Namespace: one that is made has no annotation, and writes that say any epoch are refused.
+    #[prost(bool, tag = "3")]
+    pub closed: bool,
+    /// Why it is not closed, or what is doubtful about it.
+    #[prost(string, tag = "4")]
+    pub message: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CoverageDelta {
@@ -1866,6 +1944,9 @@ pub struct Allowed {
     pub service_accounts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "2")]
     pub users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Keys of extras that the router may act with, of those that fences need.
+    #[prost(string, repeated, tag = "3")]
+    pub extras: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What is wrong with the admission policies that portolanctl join writes in the member, and what to do about it; empty:
 /// nothing. Replaces the last report.
@@ -1946,6 +2027,17 @@ pub struct AgentConfig {
     /// Absent: the hub does not tell, and all tokens stay as they are.
     #[prost(message, optional, tag = "5")]
     pub routers: ::core::option::Option<Routers>,
+    /// Namespaces whose writes of earlier epochs are to be refused: set the annotation, which only grows, and see that each API
+    /// server goes by it. Those that are done are left out; the others of the member come later.
+    #[prost(message, repeated, tag = "6")]
+    pub fences: ::prost::alloc::vec::Vec<FenceOrder>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FenceOrder {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
 }
 /// All routers that may act in this member.
 #[derive(Clone, PartialEq, ::prost::Message)]

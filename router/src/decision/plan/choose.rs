@@ -68,7 +68,8 @@ pub(crate) struct Unowned {
 }
 
 /// A Lease in the callers' namespace that is not the election's, unless a body that makes one says so. The candidates: the
-/// primary; if Leases have `moved`, where they were kept before; if the body tells, the primary for the election's.
+/// primary; if Leases have `moved`, where they were kept before; if the body tells, the primary for the election's. Of
+/// another kind that carries the lock, only the body tells, and the first is where any other goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OtherLease {
     /// Of the election's.

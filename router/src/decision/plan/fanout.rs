@@ -19,7 +19,7 @@ use portolan_merge::filter::{Names, NamespaceFilter, share_digest};
 use super::{Forward, Rewrite};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
-use crate::value::snapshot::{Shard, Snapshot, Target, Unavailable, Unlabelled};
+use crate::value::snapshot::{LeaseName, Shard, Snapshot, Target, Unavailable, Unlabelled};
 
 /// One request to many members.
 #[derive(Debug, Clone)]
@@ -118,8 +118,10 @@ impl FanLeg {
             selector,
             fields,
             lease,
+            shown,
         } = &self.forward.rewrite;
-        (selector, fields, lease.as_ref().map(|lease| &lease.member)).hash(&mut hash);
+        let renamed = |names: &Option<LeaseName>| names.as_ref().map(|names| names.member.clone());
+        (selector, fields, renamed(lease), renamed(shown)).hash(&mut hash);
         hash.finish()
     }
 
@@ -127,7 +129,7 @@ impl FanLeg {
     /// member must be asked anew.
     fn goes_on_as(&mut self, running: &Self) -> bool {
         let (mine, theirs) = (&self.forward.rewrite, &running.forward.rewrite);
-        if (mine.fields, &mine.lease) != (theirs.fields, &theirs.lease) {
+        if (mine.fields, &mine.lease, &mine.shown) != (theirs.fields, &theirs.lease, &theirs.shown) {
             return false;
         }
         let selector = &theirs.selector;

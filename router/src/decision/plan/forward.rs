@@ -7,12 +7,12 @@ use std::cell::Cell;
 
 use portolan_crds::labels::system_namespace;
 
-use super::{Forward, Need, Rewrite, Rule, owners};
+use super::{Forward, Need, Rewrite, Rule, WriteGrant, owners};
 use crate::value::check::Check;
-use crate::value::classify::{ApiRequest, Impersonation};
+use crate::value::classify::{ApiRequest, Impersonation, ResourceRequest, View};
 use crate::value::fault::Fault;
 use crate::value::kinds::Kinds;
-use crate::value::snapshot::{Caller, MemberIdentity, Snapshot};
+use crate::value::snapshot::{Binding, Caller, GrantState, MemberIdentity, Snapshot};
 use crate::value::traffic::{Effect, Traffic};
 
 /// Groups every ServiceAccount has.
@@ -127,10 +127,15 @@ impl Route<'_> {
                 wanted.clone()
             }
         };
-        // The leader-election Lease must not wait, and belongs to nobody.
-        if rewrite.lease.is_none() && owners::may_cross(self.request, self.caller) {
+        // The leader-election Lease must not wait, and belongs to nobody. Another kind of lock may be its holder's Pod's, which
+        // only a garbage collector beside it sees end.
+        let is_lease = |resource: &ResourceRequest| resource.is("coordination.k8s.io", "leases");
+        let alone = rewrite.lease.is_some() && self.request.resource.as_ref().is_some_and(is_lease);
+        if !alone && owners::may_cross(self.request, self.caller) {
             needs.push(Need::Owners);
         }
+        // The leader-election Lease belongs to no owner of its namespace.
+        let grant = self.grant(cluster).filter(|_| rewrite.lease.is_none());
         Ok(Forward {
             target: target.clone(),
             traffic: Traffic::of(self.request),
@@ -138,6 +143,27 @@ impl Route<'_> {
             act_as,
             needs,
             warning: None,
+            grant,
+        })
+    }
+
+    /// By which grant it is the caller's, if it is a write of the merged view to what the shard has by name in `cluster`.
+    fn grant(&self, cluster: &str) -> Option<WriteGrant> {
+        let Caller::Pod(view) = self.caller else { return None };
+        let Binding::One(shard) = &view.binding else {
+            return None;
+        };
+        if self.request.view != View::Merged || Traffic::of(self.request).is_read() {
+            return None;
+        }
+        let namespace = self.request.resource.as_ref()?.namespace.as_ref()?;
+        let (member, grant) = shard.owner(namespace)?;
+        let is_its = grant.exact && *member.cluster == *cluster && grant.pair.state == GrantState::Granted;
+        is_its.then(|| WriteGrant {
+            namespace: namespace.clone(),
+            shard: shard.config.to_string(),
+            epoch: grant.pair.owner_count,
+            fenced: grant.pair.fenced,
         })
     }
 

@@ -1,7 +1,13 @@
-//! Leases in the callers' own namespace, of a shard that elects a leader (`docs/semantics.md#leader-election`).
+//! Leader locks in the callers' own namespace, of a shard that elects a leader (`docs/semantics.md#leader-election`).
 //!
-//! They are the primary's, so that callers in several clusters cannot each hold one; the election's own is renamed. A Lease
-//! of another name that is alive where it was kept before stays there until it expires: `preflight` asks. Caller: `merged`.
+//! Leases are the primary's, so that callers in several clusters cannot each hold one; the election's own is renamed. A Lease
+//! of another name that is alive where it was kept before stays there until it expires: `preflight` asks. Where a ConfigMap
+//! or Endpoints carries the lock, the one of that name is the primary's and renamed too; all others are none of this.
+//! Caller: `merged`.
+
+use std::collections::BTreeMap;
+
+use portolan_crds::selector::Selector;
 
 use super::choose::{By, Candidate, Choose, OtherLease};
 use super::merged::{Merged, Outcome};
@@ -10,26 +16,83 @@ use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::snapshot::{GrantState, LeaseName};
 
 impl Merged<'_> {
-    /// The names of the election's Lease, where the request is about Leases in the callers' namespace.
+    /// The names of the election's lock, where the request is about Leases in the callers' namespace.
     pub(super) fn electing(&self, resource: &ResourceRequest, namespace: &str) -> Option<&LeaseName> {
-        let own = resource.is("coordination.k8s.io", "leases") && *namespace == *self.view.namespace;
+        self.locking(resource, namespace).filter(|_| is_lease(resource))
+    }
+
+    /// The same of all kinds that carry the lock.
+    fn locking(&self, resource: &ResourceRequest, namespace: &str) -> Option<&LeaseName> {
+        let carries = is_lease(resource) || self.shard.lock_resource.is_some_and(|lock| resource.is("", lock));
+        let own = carries && *namespace == *self.view.namespace;
         self.shard.lease.as_ref().filter(|_| own)
     }
 
-    /// The plan, unless it is a collection of others.
-    pub(super) fn lease(&self, names: &LeaseName, resource: &ResourceRequest, namespace: &str) -> Option<Outcome> {
+    /// The plan, unless it is as any other's: of collections, and of ConfigMaps and Endpoints of other names.
+    pub(super) fn lock(&self, resource: &ResourceRequest, namespace: &str) -> Option<Outcome> {
+        let names = self.locking(resource, namespace)?;
         match &resource.name {
             Some(name) if *name == names.client && self.collects() => Some(self.watch_election(names)),
-            Some(name) if *name == names.client => {
-                let election = self.election(names);
-                Some(election.map(|forward| (Rule::LeaderElection, forward.into())))
+            Some(name) if *name == names.client => Some(self.elect(names)),
+            None if self.verb() == Verb::DeleteCollection => self.delete_locks(names, resource, namespace),
+            None if self.verb() == Verb::Create && is_lease(resource) => {
+                Some(self.other_lease(names, resource, namespace))
             }
-            None if self.verb() == Verb::Create => Some(self.other_lease(names, resource, namespace)),
-            Some(_) if resource.named_by_path && self.verb() != Verb::Watch => {
+            None if self.verb() == Verb::Create => Some(self.create_lock(names, resource, namespace)),
+            Some(_) if is_lease(resource) && resource.named_by_path && self.verb() != Verb::Watch => {
                 Some(self.other_lease(names, resource, namespace))
             }
             _ => None,
         }
+    }
+
+    /// What a collection of `cluster` shows by another name: the lock, where it is among the namespace's objects of its kind.
+    pub(super) fn shown(&self, resource: &ResourceRequest, namespace: &str, cluster: &str) -> Option<LeaseName> {
+        let all = resource.name.is_none() && *cluster == *self.shard.primary_cluster;
+        self.locking(resource, namespace).filter(|_| all).cloned()
+    }
+
+    fn elect(&self, names: &LeaseName) -> Outcome {
+        Ok((Rule::LeaderElection, self.election(names)?.into()))
+    }
+
+    /// Several at once: by its name the lock alone. What takes all that has no labels would take the locks of other shards,
+    /// for locks have none, and leave each of those with two leaders.
+    fn delete_locks(&self, names: &LeaseName, resource: &ResourceRequest, namespace: &str) -> Option<Outcome> {
+        let request = self.route.request;
+        if let Some(name) = request.demanded_name() {
+            return (name == names.client).then(|| self.elect(names));
+        }
+        let primary = &self.shard.primary_cluster;
+        if !matches!(self.single(resource, namespace), Ok((_, forward)) if forward.target.cluster == *primary) {
+            return None;
+        }
+        let wanted = request.query.first("labelSelector").unwrap_or_default();
+        // One that cannot be read deletes nothing: it is refused where it is sent.
+        let takes_locks = Selector::parse(&wanted).is_ok_and(|wanted| wanted.matches(&BTreeMap::new()));
+        takes_locks.then(|| {
+            let message = format!(
+                "this would delete leader locks, of other shards too: select by labels that locks have not, or delete {} by \
+                 its name",
+                names.client
+            );
+            Err(Refusal::forbidden(Rule::LeaderElection, message))
+        })
+    }
+
+    /// A ConfigMap or Endpoints: the body tells whether it is the lock. What stops any other must not stop the election.
+    fn create_lock(&self, names: &LeaseName, resource: &ResourceRequest, namespace: &str) -> Outcome {
+        let election = self.election(names)?;
+        let (rule, other) = match self.single(resource, namespace) {
+            Ok((rule, forward)) => (rule, forward.into()),
+            Err(Refusal { rule, fault }) => {
+                let (forward, held) = (election.clone(), Some(fault.to_string()));
+                (rule, Candidate { forward, held })
+            }
+        };
+        let candidates = vec![other, election.into()];
+        let by = By::Lease(OtherLease::told(names, resource, false));
+        Ok((rule, Plan::Choose(Box::new(Choose { candidates, by }))))
     }
 
     /// The Lease under its other name in the primary.
@@ -72,15 +135,7 @@ impl Merged<'_> {
             };
             return Ok((Rule::OtherLease, forward.into()));
         }
-        let by = By::Lease(OtherLease {
-            names: names.clone(),
-            collection: single::object_path(&ResourceRequest {
-                name: None,
-                ..resource.clone()
-            }),
-            name: resource.name.clone(),
-            moved,
-        });
+        let by = By::Lease(OtherLease::told(names, resource, moved));
         Ok((Rule::OtherLease, Plan::Choose(Box::new(Choose { candidates, by }))))
     }
 
@@ -119,6 +174,25 @@ impl Merged<'_> {
         }
         Ok(Some(before))
     }
+}
+
+impl OtherLease {
+    /// As the request tells.
+    fn told(names: &LeaseName, resource: &ResourceRequest, moved: bool) -> Self {
+        Self {
+            names: names.clone(),
+            collection: single::object_path(&ResourceRequest {
+                name: None,
+                ..resource.clone()
+            }),
+            name: resource.name.clone(),
+            moved,
+        }
+    }
+}
+
+fn is_lease(resource: &ResourceRequest) -> bool {
+    resource.is("coordination.k8s.io", "leases")
 }
 
 fn renamed(names: &LeaseName) -> Rewrite {

@@ -121,8 +121,7 @@ impl Merged<'_> {
             }
             return self.without_namespace(resource);
         };
-        let lease = self.electing(resource, namespace);
-        if let Some(planned) = lease.and_then(|names| self.lease(names, resource, namespace)) {
+        if let Some(planned) = self.lock(resource, namespace) {
             return planned;
         }
         if self.collects() {
@@ -140,7 +139,7 @@ impl Merged<'_> {
     }
 
     /// One object, or a create, in a namespace.
-    fn single(&self, resource: &ResourceRequest, namespace: &str) -> Result<(Rule, Forward), Refusal> {
+    pub(super) fn single(&self, resource: &ResourceRequest, namespace: &str) -> Result<(Rule, Forward), Refusal> {
         let located = self.locate(resource, namespace)?;
         let mut forward = match located.rule {
             Rule::OwnNamespace | Rule::ClusterScopedEvent | Rule::OtherLease => {
@@ -167,6 +166,7 @@ impl Merged<'_> {
         };
         let mut leg: FanLeg = self.placed_leg(located.cluster, limits)?;
         leg.forward.warning = located.warning;
+        leg.forward.rewrite.shown = self.shown(resource, namespace, located.cluster);
         if located.rule == Rule::ClusterScopedEvent {
             leg.forward.rewrite.fields = Some(scope::without_namespace(resource));
         }

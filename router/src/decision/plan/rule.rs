@@ -131,7 +131,7 @@ impl Rule {
                 "a collection over all namespaces is each member's share of the shard, merged; kube-system and the other system namespaces are in it where clusters[].namespaces names them"
             }
             Self::ClusterScoped => "what has no namespace is the union of the members, the primary's first",
-            Self::LeaderElection => "the leader-election Lease lies in the primary cluster under the shard's own name",
+            Self::LeaderElection => "the leader-election lock lies in the primary cluster under the shard's own name",
             Self::OtherLease => {
                 "where a leader is elected, all Leases of the callers' namespace lie in the primary cluster; one of another name that is alive where it was kept before stays there until it expires"
             }
@@ -235,7 +235,7 @@ impl OtherLease {
             ""
         };
         let election = match &self.name {
-            None => format!("; to the last if the body names Lease {}", self.names.client),
+            None => format!("; to the last if the body names the election's {}", self.names.client),
             Some(_) => String::new(),
         };
         format!("to the first of {clusters}{alive}{election}")
@@ -257,7 +257,10 @@ impl Forward {
             lines.push(format!("fieldSelector is narrowed by {fields}"));
         }
         if let Some(lease) = &self.rewrite.lease {
-            lines.push(format!("Lease {} is {} in the member", lease.client, lease.member));
+            lines.push(format!("lock {} is {} in the member", lease.client, lease.member));
+        }
+        if let Some(lease) = &self.rewrite.shown {
+            lines.push(format!("{} is shown as {}", lease.member, lease.client));
         }
         lines.extend(self.needs.iter().map(|need| need.explain(cluster)));
         if let Some(warning) = &self.warning {

@@ -3,6 +3,7 @@
 mod answers;
 mod collections;
 mod labelled;
+mod locks;
 mod past;
 mod places;
 mod tables;
@@ -61,7 +62,8 @@ fn member(cluster: &str, namespaces: &[&str]) -> told::MemberGrant {
         };
         v1::NamespaceGrant {
             namespace: name.into(),
-            owner_count: 1,
+            owner_count: 4,
+            fenced: true,
             state: state.into(),
             ..v1::NamespaceGrant::default()
         }
@@ -284,6 +286,7 @@ fn say_forward(forward: &Forward) -> String {
     add("select", rewrite.selector.as_ref().map(ToString::to_string));
     add("fields", rewrite.fields.map(str::to_owned));
     add("lease", rewrite.lease.as_ref().map(|lease| lease.member.clone()));
+    add("shown", rewrite.shown.as_ref().map(|lease| lease.client.clone()));
     for need in &forward.needs {
         match need {
             Need::Access(_) | Need::Owners => {}

@@ -125,6 +125,12 @@ impl Bucket {
         self.share
     }
 
+    /// This part of the bucket, in millionths, comes with all that it may hold, as far as there is room for it.
+    pub(crate) fn fill(&mut self, rate: &Rate, part: u32) {
+        let filled = self.level + capacity(rate, part.min(MILLIONTHS));
+        self.level = filled.min(capacity(rate, self.share));
+    }
+
     /// Another share from now on. What is there stays, as far as there is room for it: a share that grows makes no tokens, and
     /// as many as fit into all shares fit into the bucket.
     pub(crate) fn reshare(&mut self, rate: &Rate, share: u32, now: Tick) {

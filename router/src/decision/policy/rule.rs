@@ -22,8 +22,6 @@ use crate::value::policy::Limit;
 /// A limit that routers share opens when it has refused for so long: shares follow demand within a second or two, and a router
 /// whose share is small yet has seen no empty bucket but its own.
 pub(crate) const SHARES_SETTLE: Duration = Duration::from_secs(5);
-/// The hub divides a new limit as soon as it has heard that routers have it.
-const FIRST_SHARE_WITHIN: Duration = Duration::from_secs(10);
 /// Who is refused for want of a share may come again after so long.
 const SHARE_SOON: Duration = Duration::from_secs(1);
 /// Refusals further apart are not of one spell.
@@ -46,18 +44,6 @@ pub(crate) struct RuleState {
     asked: u64,
     /// See [`Self::began_with`].
     began_with: u64,
-    shared: Option<SharedState>,
-}
-
-/// Of a rule that routers share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SharedState {
-    /// It has no share yet.
-    Untold {
-        /// Until when nobody has spent anything of it, as it came while this router was there.
-        full_until: Option<Tick>,
-    },
-    Told,
 }
 
 /// A rule that has opened.
@@ -97,13 +83,9 @@ impl RuleState {
         Self::with(Bucket::full(&limit.rate, MILLIONTHS, now), closed_at)
     }
 
-    /// Of a limit that routers share, without a share yet. `full`: one that is told soon comes with all its tokens; later
-    /// other routers have spent them.
-    pub(crate) fn shared(closed_at: Option<i64>, full: bool, now: Tick) -> Self {
-        let mut state = Self::with(Bucket::empty(0, now), closed_at);
-        let full_until = full.then(|| now.after(nanoseconds(FIRST_SHARE_WITHIN)));
-        state.shared = Some(SharedState::Untold { full_until });
-        state
+    /// Of a limit that routers share, of which this one has so much, in millionths, with nothing in it.
+    pub(crate) fn shared(closed_at: Option<i64>, share: u32, now: Tick) -> Self {
+        Self::with(Bucket::empty(share, now), closed_at)
     }
 
     fn with(bucket: Bucket, closed_at: Option<i64>) -> Self {
@@ -116,7 +98,6 @@ impl RuleState {
             refused: None,
             asked: 0,
             began_with: 0,
-            shared: None,
         }
     }
 
@@ -217,12 +198,11 @@ impl RuleState {
     /// This router's share of it, in millionths, from now on.
     pub(crate) fn reshare(&mut self, limit: &Limit, share: u32, now: Tick) {
         self.bucket.reshare(&limit.rate, share, now);
-        if let Some(SharedState::Untold { full_until }) = self.shared.filter(|_| share > 0) {
-            self.shared = Some(SharedState::Told);
-            if full_until.is_some_and(|until| now <= until) {
-                self.bucket = Bucket::full(&limit.rate, share, now);
-            }
-        }
+    }
+
+    /// So much of this router's share, in millionths, comes with all its tokens, as nobody can have spent them.
+    pub(crate) fn fill(&mut self, limit: &Limit, part: u32) {
+        self.bucket.fill(&limit.rate, part);
     }
 
     /// Tokens that were asked for, in all; counted for limits that routers share.

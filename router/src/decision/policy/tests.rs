@@ -7,6 +7,7 @@ use portolan_crds::circuit_breaker::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::bucket::MILLIONTHS;
 use super::judge::Judged;
 use super::rule::SHARES_SETTLE;
 use super::*;
@@ -57,7 +58,7 @@ impl Rules {
         let policy = Policy::new("CircuitBreaker/ops/calm", "u1", 1, PolicySpec::CircuitBreaker(spec));
         let rules = policy.limits().iter().map(|limit| {
             let state = if limit.shared {
-                RuleState::shared(None, true, Tick::default())
+                RuleState::shared(None, 0, Tick::default())
             } else {
                 RuleState::own(limit, None, Tick::default())
             };
@@ -285,20 +286,18 @@ fn a_shared_limit_lets_nothing_pass_without_a_share_and_does_not_open_for_it() {
         assert_eq!(denied.lasts, Some(std::time::Duration::from_secs(1)));
     }
     let (limit, state) = &mut rules.0[0];
-    let mut late = state.clone();
     state.reshare(limit, MILLIONTHS / 2, Tick::at(9 * SECOND));
     assert_eq!(state.asked(), 9, "what was refused counts as asked");
-    assert_eq!(rules.tokens(0, 9 * SECOND), 5, "its first share comes with its tokens");
+    assert_eq!(rules.tokens(0, 9 * SECOND), 0, "others may have spent them");
+    let (limit, state) = &mut rules.0[0];
+    state.fill(limit, MILLIONTHS / 2);
+    assert_eq!(rules.tokens(0, 9 * SECOND), 5, "nobody has");
     let (limit, state) = &mut rules.0[0];
     state.reshare(limit, MILLIONTHS, Tick::at(9 * SECOND));
     assert_eq!(rules.tokens(0, 9 * SECOND), 5, "more of it comes without");
-    let limit = &rules.0[0].0;
-    late.reshare(limit, MILLIONTHS / 2, Tick::at(11 * SECOND));
-    assert_eq!(
-        late.stands(limit, Tick::at(11 * SECOND)).tokens,
-        Some(0),
-        "by then others may have spent them"
-    );
+    let (limit, state) = &mut rules.0[0];
+    state.fill(limit, MILLIONTHS);
+    assert_eq!(rules.tokens(0, 9 * SECOND), 10, "no more than it holds");
 }
 
 #[test]
@@ -306,6 +305,7 @@ fn a_shared_limit_opens_when_it_goes_on_refusing_longer_than_shares_take_to_move
     let mut rules = shared(TriggerPolicy::Normal, 1);
     let (limit, state) = &mut rules.0[0];
     state.reshare(limit, MILLIONTHS, Tick::default());
+    state.fill(limit, MILLIONTHS);
     let settle = u64::try_from(SHARES_SETTLE.as_nanos()).unwrap();
     let mut now = 0;
     while now < settle {
@@ -318,6 +318,7 @@ fn a_shared_limit_opens_when_it_goes_on_refusing_longer_than_shares_take_to_move
     let mut rules = shared(TriggerPolicy::Normal, 1);
     let (limit, state) = &mut rules.0[0];
     state.reshare(limit, MILLIONTHS, Tick::default());
+    state.fill(limit, MILLIONTHS);
     for second in 0..60 {
         for _ in 0..3 {
             assert!(!rules.judge(second * 2 * SECOND).opened);

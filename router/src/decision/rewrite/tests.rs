@@ -7,7 +7,7 @@ use http::header::{ACCEPT, AUTHORIZATION, CONNECTION, HOST, TE, UPGRADE};
 use proptest::prelude::*;
 
 use super::*;
-use crate::decision::plan::Rewrite;
+use crate::decision::plan::{Rewrite, WriteGrant};
 use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::Snapshot;
 use crate::value::snapshot::told;
@@ -32,6 +32,7 @@ fn forward(rewrite: Rewrite) -> Forward {
         act_as: Impersonation::user("system:serviceaccount:ns:sa"),
         needs: vec![],
         warning: None,
+        grant: None,
     }
 }
 
@@ -222,6 +223,44 @@ fn the_lease_is_renamed_in_path_and_query() {
 }
 
 #[test]
+fn a_lock_of_the_core_group_is_renamed_in_its_path() {
+    let forward = forward(Rewrite {
+        lease: Some(LeaseName {
+            client: "op".into(),
+            member: "op---blue".into(),
+        }),
+        ..Rewrite::default()
+    });
+    for base in [
+        "/api/v1/namespaces/ops/configmaps",
+        "/api/v1/watch/namespaces/ops/configmaps",
+    ] {
+        let head = rewritten(&forward, &format!("{base}/op"), &[]).unwrap();
+        assert_eq!(head.uri.to_string(), format!("{base}/op---blue"));
+    }
+}
+
+#[test]
+fn what_has_the_locks_name_is_not_shown_beside_it() {
+    let forward = forward(Rewrite {
+        shown: Some(LeaseName {
+            client: "op".into(),
+            member: "op---blue".into(),
+        }),
+        ..Rewrite::default()
+    });
+    for (asked, sent) in [
+        ("", ""),
+        ("?fieldSelector=metadata.name!=op", "metadata.name!=op---blue,"),
+    ] {
+        let head = rewritten(&forward, &format!("/api/v1/namespaces/ops/configmaps{asked}"), &[]).unwrap();
+        let query = crate::value::classify::Query::new(head.uri.query());
+        let fields = query.first("fieldSelector").unwrap().into_owned();
+        assert_eq!(fields, format!("{sent}metadata.name!=op"));
+    }
+}
+
+#[test]
 fn answers_are_cleaned_and_marked() {
     let mut forward = forward(Rewrite::default());
     forward.warning = Some("namespace \"x\" é\n".into());
@@ -301,4 +340,30 @@ fn no_member_is_sent_a_cursor() {
     );
     let own = format!("{path}?resourceVersion=17");
     assert_eq!(asked(&own), own, "a member's own");
+}
+
+#[test]
+fn a_write_says_for_which_owner_of_its_namespace_it_is_where_the_member_asks() {
+    let says = |fenced| {
+        let grant = WriteGrant {
+            namespace: "ns-a".to_owned(),
+            shard: "ops/blue".to_owned(),
+            epoch: 4,
+            fenced,
+        };
+        let forward = Forward {
+            grant: Some(grant),
+            ..forward(Rewrite::default())
+        };
+        let head = rewritten(&forward, "/api/v1/namespaces/ns-a/pods/x", &[]).unwrap();
+        let value = |name: &str| {
+            head.headers
+                .get(name)
+                .and_then(|value| value.to_str().ok().map(str::to_owned))
+        };
+        let extra = |key: &str| value(&format!("impersonate-extra-ctrlmesh.kusionstack.io%2f{key}"));
+        (extra("shard"), extra("epoch"))
+    };
+    assert_eq!(says(true), (Some("ops/blue".to_owned()), Some("4".to_owned())));
+    assert_eq!(says(false), (None, None));
 }

@@ -77,6 +77,7 @@ mod tests {
         let told = ToldShares {
             revision: 7,
             shares: [(("u1".into(), "all".into()), 250_000), (("u2".into(), "all".into()), 0)].into(),
+            ..ToldShares::default()
         };
         file.save(&told).unwrap();
         assert_eq!(file.load(), told);

@@ -1,7 +1,9 @@
 //! Limits that all callers of a policy have together, over all routers: one bucket each, of which this router has a share.
 //!
 //! Shares are told whole; what is not named is 0, and so is what nobody has told yet. A rule uses what was told as far as it is
-//! on disk, too: less at once, more once a restart would find it. Owner: `policies`, which locks it after a caller's own rules.
+//! on disk, too: less at once, more once a restart would find it. A rule begins empty, as other routers may have spent what its
+//! share held, unless the hub says that no router has had that part before. Owner: `policies`, which locks it after a caller's own
+//! rules.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -27,10 +29,12 @@ pub(super) struct SharedRules {
     /// Rules of which no snapshot tells any more, until when: who finds one again finds it as it was left.
     aside: HashMap<SharedKey, (SharedRule, Tick)>,
     told: ToldShares,
-    /// Those that a restart would find.
+    /// Those that a restart would find at least.
     safe: ToldShares,
-    /// A rule that comes from now on is new to all routers.
-    full: bool,
+    /// `Some`: a write failed such that the file may have other shares by now; these at most.
+    feared: Option<HashMap<SharedKey, u32>>,
+    /// Parts of buckets that no router had before this one and that no rule has begun with here: what it has kept of them.
+    fresh: HashMap<SharedKey, u32>,
     /// What was asked of them was looked at last then.
     demand_at: Tick,
 }
@@ -57,17 +61,18 @@ pub(crate) struct ToldShares {
     pub(crate) revision: u64,
     /// By the policy's uid and the rule's name, in millionths of the bucket.
     pub(crate) shares: HashMap<SharedKey, u32>,
+    /// Of which no router had this part before. It is true once: neither what is kept in memory nor the file says so.
+    pub(super) fresh: HashSet<SharedKey>,
 }
 
 impl ToldShares {
     pub(crate) fn of(wire: &v1::Shares) -> Self {
-        let share = |share: &v1::RuleShare| {
-            let key = (share.uid.as_str().into(), share.rule.as_str().into());
-            (key, share.millionths)
-        };
+        let key = |share: &v1::RuleShare| (share.uid.as_str().into(), share.rule.as_str().into());
+        let fresh = wire.shares.iter().filter(|share| share.fresh);
         Self {
             revision: wire.revision,
-            shares: wire.shares.iter().map(share).collect(),
+            shares: wire.shares.iter().map(|share| (key(share), share.millionths)).collect(),
+            fresh: fresh.map(key).collect(),
         }
     }
 
@@ -78,6 +83,7 @@ impl ToldShares {
             uid: uid.to_string(),
             rule: rule.to_string(),
             millionths: *millionths,
+            fresh: false,
         };
         v1::Shares {
             revision: self.revision,
@@ -85,17 +91,12 @@ impl ToldShares {
         }
     }
 
-    fn share(&self, key: &SharedKey) -> u32 {
+    pub(super) fn share(&self, key: &SharedKey) -> u32 {
         self.shares.get(key).copied().unwrap_or_default()
     }
 }
 
 impl SharedRules {
-    /// Rules that come from now on are new to all routers: nobody has spent anything of them.
-    pub(super) fn are_full(&mut self) {
-        self.full = true;
-    }
-
     /// What holds this caller by the snapshot that they have followed to, and its generation, if that is newer.
     pub(super) fn newer_than(
         &self,
@@ -119,19 +120,18 @@ impl SharedRules {
     /// The rule with its state. One that no snapshot was followed to for yet begins as it will then.
     pub(super) fn rule(&mut self, policy: &Arc<Policy>, limit: &Arc<Limit>, now: Tick) -> (&Limit, &mut RuleState) {
         let key = key(policy, limit);
-        let (full, share, generation) = (self.full, self.share(&key), self.newest.generation);
-        let aside = &mut self.aside;
-        let begin = |key: &SharedKey| {
-            let found = aside.remove(key).map(|(rule, _)| rule);
+        if !self.rules.contains_key(&key) {
+            let found = self.aside.remove(&key).map(|(rule, _)| rule);
             let found = found.filter(|rule| is_same(&rule.limit, limit));
-            found.unwrap_or_else(|| SharedRule::new((policy, limit), (full, share), now).began_with(generation))
-        };
-        let rule = self.rules.entry(key).or_insert_with_key(begin);
+            let rule = found.unwrap_or_else(|| self.begin(&key, (policy, limit), false, now));
+            self.rules.insert(key.clone(), rule);
+        }
+        let rule = self.rules.get_mut(&key).expect("it was put there if it was not");
         (&rule.limit, &mut rule.state)
     }
 
-    /// Follows to the policies of another snapshot. `full`: a rule that is new to this router is new to all of them, so
-    /// nobody has spent anything of it. True if a person closed one that was opened.
+    /// Follows to the policies of another snapshot. `full`: a rule that an edit changed has all tokens of this router's share.
+    /// True if a person closed one that was opened.
     pub(super) fn follow(&mut self, snapshot: &Snapshot, full: bool, now: Tick) -> bool {
         self.newest = Newest {
             generation: snapshot.generation,
@@ -145,12 +145,9 @@ impl SharedRules {
                 let had = before
                     .remove(&key)
                     .or_else(|| self.aside.remove(&key).map(|(rule, _)| rule));
-                let share = self.share(&key);
-                // Who had nothing of it before an edit is given some later, of what others begin with now.
-                let full = full && (had.is_none() || share > 0);
+                let edited = full && had.is_some();
                 let kept = had.filter(|rule| is_same(&rule.limit, limit));
-                let begin = || SharedRule::new((policy, limit), (full, share), now).began_with(snapshot.generation);
-                let mut rule = kept.unwrap_or_else(begin);
+                let mut rule = kept.unwrap_or_else(|| self.begin(&key, (policy, limit), edited, now));
                 rule.policy = policy.clone();
                 if let Some(at) = policy.closed_at(&limit.name) {
                     closed |= rule.state.close_by_hand(at, now);
@@ -160,6 +157,24 @@ impl SharedRules {
         }
         self.lay_aside(before, snapshot, now);
         closed
+    }
+
+    /// A rule with this router's share of it, and the tokens of what no router had before. `edited`: with all its tokens; who
+    /// has no share at that moment gets one later, of what others began with then.
+    fn begin(
+        &mut self,
+        key: &SharedKey,
+        (policy, limit): (&Arc<Policy>, &Arc<Limit>),
+        edited: bool,
+        now: Tick,
+    ) -> SharedRule {
+        let share = self.share(key);
+        let mut rule = SharedRule::new((policy, limit), share, now).began_with(self.newest.generation);
+        if edited {
+            rule.state.fill(limit, share);
+        }
+        rule.begin_fresh(key, share, &mut self.fresh);
+        rule
     }
 
     /// An edit that takes a rule out of its policy ends it. A policy that this router is told of no more may come back: a Pod's
@@ -181,15 +196,51 @@ impl SharedRules {
     }
 
     /// These are this router's shares from now on; of what grows once they are [`Self::secured`].
-    pub(super) fn reshare(&mut self, told: ToldShares, now: Tick) {
+    pub(super) fn reshare(&mut self, mut told: ToldShares, now: Tick) {
+        let fresh = std::mem::take(&mut told.fresh);
+        // What was told before is not fresh, though it be said again: the hub says it until it knows that it was heard.
+        let fresh = fresh.into_iter().filter(|key| self.told.share(key) == 0);
+        let fresh: Vec<_> = fresh.map(|key| (told.share(&key), key)).collect();
+        // What was given up meanwhile others have had.
+        self.fresh.retain(|key, part| {
+            *part = told.share(key).min(*part);
+            *part > 0
+        });
+        self.fresh.extend(fresh.into_iter().map(|(part, key)| (key, part)));
         self.told = told;
         self.use_shares(now);
     }
 
     /// A restart would find these.
-    pub(super) fn secured(&mut self, safe: ToldShares, now: Tick) {
+    pub(super) fn secured(&mut self, mut safe: ToldShares, now: Tick) {
+        safe.fresh.clear();
         self.safe = safe;
+        self.feared = None;
         self.use_shares(now);
+    }
+
+    /// A restart would find these, or what it would have found before they were written: what all of them say may be used, and
+    /// the hub must hear the most that any says.
+    pub(super) fn doubted(&mut self, written: &ToldShares, now: Tick) {
+        let feared = self.feared.get_or_insert_with(|| self.safe.shares.clone());
+        for (key, share) in &written.shares {
+            let most = feared.entry(key.clone()).or_default();
+            *most = share.max(most).to_owned();
+        }
+        for (key, share) in &mut self.safe.shares {
+            *share = written.share(key).min(*share);
+        }
+        self.use_shares(now);
+    }
+
+    /// What was told and is not on disk counts as not heard.
+    pub(super) fn forget_unsecured(&mut self, now: Tick) {
+        self.reshare(self.safe.clone(), now);
+    }
+
+    /// The shares that were told last, if it is not known that a restart would find them.
+    pub(super) fn unsecured(&self) -> Option<ToldShares> {
+        (self.told != self.safe || self.feared.is_some()).then(|| self.told.clone())
     }
 
     fn use_shares(&mut self, now: Tick) {
@@ -199,19 +250,17 @@ impl SharedRules {
             .iter_mut()
             .chain(aside.iter_mut().map(|(key, (rule, _))| (key, rule)));
         for (key, rule) in all {
-            rule.state.reshare(&rule.limit, self.share(key), now);
+            let share = self.share(key);
+            rule.state.reshare(&rule.limit, share, now);
+            rule.begin_fresh(key, share, &mut self.fresh);
         }
         self.rules = rules;
         self.aside = aside;
     }
 
     /// A router that used more than it has on disk would say less to the next hub than it uses.
-    fn share(&self, key: &SharedKey) -> u32 {
+    pub(super) fn share(&self, key: &SharedKey) -> u32 {
         self.told.share(key).min(self.safe.share(key))
-    }
-
-    pub(super) fn told(&self) -> &ToldShares {
-        &self.told
     }
 
     pub(super) fn safe(&self) -> &ToldShares {
@@ -225,18 +274,21 @@ impl SharedRules {
             .map(|rule| (&rule.policy, &rule.limit, &mut rule.state))
     }
 
-    /// What each was asked for of late, and its share that a restart would find: more than that the router does not use, and
-    /// less it must not say.
+    /// What each was asked for of late, and its share that a restart would find, at most: more than that the router does not
+    /// use, and less it must not say.
     pub(super) fn demands(&mut self, now: Tick) -> Vec<v1::SharedDemand> {
         let passed = Duration::from_nanos(now.since(self.demand_at));
         let mut looked = true;
+        let feared = self.feared.as_ref();
         let demands = self.rules.iter_mut().map(|(key, rule)| {
             looked &= rule.demand.look(rule.state.asked(), passed);
             v1::SharedDemand {
                 policy: rule.policy.name.to_string(),
                 uid: rule.policy.uid.to_string(),
                 rule: rule.limit.name.to_string(),
-                share_millionths: self.safe.share(key),
+                share_millionths: feared
+                    .and_then(|most| most.get(key).copied())
+                    .unwrap_or_else(|| self.safe.share(key)),
                 revision: self.safe.revision,
                 asked_per_second_thousandths: rule.demand.per_second_thousandths(),
             }
@@ -250,14 +302,12 @@ impl SharedRules {
 }
 
 impl SharedRule {
-    /// With this share of it. `full`: the first one comes with all its tokens.
-    fn new((policy, limit): (&Arc<Policy>, &Arc<Limit>), (full, share): (bool, u32), now: Tick) -> Self {
-        let mut state = RuleState::shared(policy.closed_at(&limit.name), full, now);
-        state.reshare(limit, share, now);
+    /// With this share of it, and nothing in that.
+    fn new((policy, limit): (&Arc<Policy>, &Arc<Limit>), share: u32, now: Tick) -> Self {
         Self {
             policy: policy.clone(),
             limit: limit.clone(),
-            state,
+            state: RuleState::shared(policy.closed_at(&limit.name), share, now),
             demand: Demand::default(),
         }
     }
@@ -265,6 +315,15 @@ impl SharedRule {
     fn began_with(mut self, generation: u64) -> Self {
         self.state = self.state.began_with(generation);
         self
+    }
+
+    /// What no router had before comes with its tokens, as soon as there is a share.
+    fn begin_fresh(&mut self, key: &SharedKey, share: u32, fresh: &mut HashMap<SharedKey, u32>) {
+        if share > 0
+            && let Some(part) = fresh.remove(key)
+        {
+            self.state.fill(&self.limit, part);
+        }
     }
 }
 

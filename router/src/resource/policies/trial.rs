@@ -10,9 +10,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Policies;
+use super::found::unix_milliseconds;
 use super::recorder::Record;
-use super::report::{name_of, unix_milliseconds};
-use crate::decision::policy::{MILLIONTHS, Met, RuleState, Tick, Why, judge};
+use super::report::name_of;
+use crate::decision::policy::{Met, RuleState, Tick, Why, judge};
 use crate::value::policy::{CallerPolicies, Limit, Policy};
 use crate::value::snapshot::{CallerKey, CallerView};
 
@@ -103,18 +104,11 @@ impl Trial {
     }
 
     fn judge(&mut self, view: &Arc<CallerView>, record: &Record<'_>) {
-        let begin = |limit: &Arc<Limit>| {
-            let mut state = RuleState::own(limit, None, record.at);
-            if limit.shared {
-                state = RuleState::shared(None, true, record.at);
-                state.reshare(limit, MILLIONTHS, record.at);
-            }
-            state
-        };
         let states = || {
-            self.policies
-                .limits()
-                .map(|(_, limit)| begin(limit))
+            let limits = self.policies.limits();
+            // Of one that routers share this one has all.
+            limits
+                .map(|(_, limit)| RuleState::own(limit, None, record.at))
                 .collect::<Vec<_>>()
         };
         if self.from.is_none() {

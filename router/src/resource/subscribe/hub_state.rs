@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_runtime::Chain;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, POLICIES};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, POLICIES};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
@@ -88,7 +88,7 @@ impl HubState {
     /// For `RouterHello`.
     pub(super) fn capabilities(&self) -> Vec<String> {
         let reads = (!self.held_to_format_1).then_some(CURSOR_FORMAT_2);
-        let all = reads.into_iter().chain([POLICIES]);
+        let all = reads.into_iter().chain([POLICIES, FENCE]);
         all.map(str::to_owned).collect()
     }
 
@@ -161,15 +161,24 @@ impl HubState {
     }
 
     /// Writes the shares, if the file has others. Until it has them the hub is told of those, and no more than they say is used:
-    /// a router that was killed meanwhile would come back with them. A failure warns, and is tried again with the next report.
+    /// a router that was killed meanwhile would come back with them. A failure warns, and is tried again with the next report;
+    /// until one succeeds after a failure that may have left either, no more is used than both say, and no less is told.
     pub(super) async fn secure_shares(&self) {
         let policies = self.routing.load().policies.clone();
         let Some(told) = policies.unsecured() else { return };
         let (file, saved) = (self.shares.clone(), told.clone());
         match tokio::task::spawn_blocking(move || file.save(&saved)).await {
             Ok(Ok(())) => policies.secured(told),
-            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "shares of limits were not written"),
-            Err(error) => tracing::warn!(%error, "the thread that writes shares of limits ended"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = %Chain(&error), "shares of limits were not written");
+                if error.may_have_replaced() {
+                    policies.doubted(&told);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the thread that writes shares of limits ended");
+                policies.doubted(&told);
+            }
         }
     }
 

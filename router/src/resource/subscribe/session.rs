@@ -110,6 +110,10 @@ impl Session {
         let mut last_answers = routing.last_answers.carry();
         let mut breakers = routing.breaker_changes();
         let mut report_at = Instant::now();
+        let mut answered = v1::WritesAnswered::default();
+        let hub_heard = routing.writes.stream();
+        // What was told on an earlier stream the hub does not know any more.
+        self.report_writes(&routing, &mut answered).await?;
         let mut policies = PolicyReports::new(routing.load().policies.clone());
         routing.load().policies.forget_unsecured();
         loop {
@@ -128,11 +132,16 @@ impl Session {
                         ready.ready();
                         state.secure().await?;
                         self.send(answer(commit.nonce, rejected)).await?;
+                        // What the hub has told by now is all that it knows.
+                        routing.writes.inherit(&routing.load().snapshot);
+                        hub_heard.told();
+                        self.report_writes(&routing, &mut answered).await?;
                     }
                 }
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
                 Some(asked) = last_answers.questions.recv() => self.ask_last_answers(asked).await?,
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
+                () = routing.writes.changed() => self.report_writes(&routing, &mut answered).await?,
                 Ok(()) = breakers.changed() => report_at = report_at.min(Instant::now() + REPORT_DELAY),
                 () = tokio::time::sleep_until(report_at) => {
                     report_at = Instant::now() + REPORT_EVERY;
@@ -229,6 +238,16 @@ impl Session {
             cluster,
         }))
         .await
+    }
+
+    /// Of which releases no write is open, if that is news to the hub.
+    async fn report_writes(&self, routing: &RoutingStore, told: &mut v1::WritesAnswered) -> Result<(), SessionError> {
+        let now = routing.writes.answered(&routing.load().snapshot);
+        if let Some(now) = now.filter(|now| told != now) {
+            told.clone_from(&now);
+            self.send(Out::WritesAnswered(now)).await?;
+        }
+        Ok(())
     }
 
     async fn ask_last_answers(&mut self, asked: AskedLastAnswers) -> Result<(), SessionError> {

@@ -71,6 +71,7 @@ fn owned(shard: &str, state: v1::GrantState) -> v1::Resource {
     let grant = v1::NamespaceGrant {
         namespace: "ns-a".to_owned(),
         owner_count: 1,
+        fenced: false,
         state: state.into(),
         view_revision: 1,
     };

@@ -39,6 +39,7 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
                 asked: &self::asked(path),
                 life,
                 bytes: 0,
+                election: false,
                 deadline: Instant::now() + Duration::from_secs(1),
                 judging: None,
             };
@@ -74,6 +75,7 @@ async fn limits_come_after_shedding_and_before_everything_else() {
         asked: &asked,
         life: Life::Unary,
         bytes: 0,
+        election: false,
         deadline: Instant::now() + Duration::from_secs(1),
         judging: Some((&world.policies, judging)),
     };
@@ -105,6 +107,7 @@ async fn what_goes_no_further_gives_its_tokens_back() {
         asked: &asked,
         life: Life::Unary,
         bytes: 0,
+        election: false,
         deadline: Instant::now() + Duration::from_mins(1),
         judging: Some((&world.policies, judging)),
     };
@@ -174,6 +177,7 @@ async fn is_served(admit: &Admit, user: &str) -> bool {
         asked: &asked(PODS),
         life: Life::Unary,
         bytes: 0,
+        election: false,
         deadline: Instant::now() + Duration::from_secs(1),
         judging: None,
     };
@@ -202,6 +206,7 @@ async fn ask(admit: &Admit, user: &str, path: &str, life: Life, bytes: u32) -> R
         asked: &asked(path),
         life,
         bytes,
+        election: false,
         deadline: Instant::now() + Duration::from_secs(1),
         judging: None,
     };

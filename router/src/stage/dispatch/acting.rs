@@ -1,13 +1,16 @@
-//! A member that does not let the router act with the groups, uid or extras of a user: what its refusal means for people.
+//! A member that does not let the router act with the groups, uid or extras of a user, or for the owner of a namespace: what
+//! its refusal means.
 //!
 //! Which users it lets the router act as the router knows (`plan::forward`); of the rest only the member's own RBAC tells, in
 //! words about the router's ServiceAccount. Caller: `send`.
 
 use http::{Response, StatusCode};
 use memchr::memmem;
+use portolan_crds::policy::{REFUSED_GRANT_OVER, REFUSED_NO_GRANT};
 
 use super::Run;
 use super::outcome::{fault_of, proxies};
+use crate::decision::plan::WriteGrant;
 use crate::resource::upstream::{Body, Broke, UpstreamError, gather};
 use crate::value::classify::Impersonation;
 use crate::value::fault::Fault;
@@ -15,6 +18,8 @@ use crate::value::media::Media;
 
 /// In the Status of an API server whose impersonation filter refuses, whatever its encoding.
 const REFUSED: &[u8] = b"cannot impersonate resource";
+/// In the Status of an API server, before the own words of policy `portolan_crds::labels::POLICY_FENCE` and its binding.
+const DENIES: &str = "ValidatingAdmissionPolicy 'portolan-fence' with binding 'portolan-fence' denied request: ";
 /// Of such a Status.
 const MAX_STATUS_BYTES: usize = 1 << 20;
 
@@ -24,7 +29,8 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
     let act_as = &forward.act_as;
     let more = !act_as.groups.is_empty() || act_as.uid.is_some() || !act_as.extras.is_empty();
     let is_status = Media::of_content(response.headers()).is_some() && !proxies(&run.leg);
-    if response.status() != StatusCode::FORBIDDEN || !more || !is_status {
+    let fenced = forward.grant.as_ref().filter(|grant| grant.fenced);
+    if response.status() != StatusCode::FORBIDDEN || !(more || fenced.is_some()) || !is_status {
         return Ok(response);
     }
     let (head, body) = response.into_parts();
@@ -36,9 +42,54 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
         };
         fault_of(forward, &error)
     })?;
-    match missing(&run.upstream.cluster, act_as, &body) {
+    if let (Some(grant), Some(why)) = (fenced, FencedOff::of(&body)) {
+        if let (FencedOff::HasNone, Some(replanner)) = (why, &run.leg.replanner) {
+            let cluster = &forward.target.cluster;
+            replanner.writes().has_no_epoch(cluster, &grant.namespace, grant.epoch);
+        }
+        return Err(fenced_off(&run.upstream.cluster, grant, why));
+    }
+    match missing(&run.upstream.cluster, act_as, &body).filter(|_| more) {
         Some(message) => Err(Fault::Forbidden(message)),
         None => Ok(Response::from_parts(head, Body::from(body))),
+    }
+}
+
+/// Why a member's fence refuses a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FencedOff {
+    /// The namespace is on its way to another owner, which the next try is told.
+    IsOver,
+    /// The namespace was made anew, and its annotation is to follow. The next try may say no epoch.
+    HasNone,
+}
+
+impl FencedOff {
+    /// By the policy's own words. What else it refuses, or another policy of a like name, is for the client.
+    fn of(status: &[u8]) -> Option<Self> {
+        let at = memmem::find(status, DENIES.as_bytes())?;
+        let said = &status[at + DENIES.len()..];
+        if said.starts_with(REFUSED_GRANT_OVER.as_bytes()) {
+            Some(Self::IsOver)
+        } else {
+            said.starts_with(REFUSED_NO_GRANT.as_bytes()).then_some(Self::HasNone)
+        }
+    }
+}
+
+/// Nothing of it was carried out.
+fn fenced_off(cluster: &str, grant: &WriteGrant, why: FencedOff) -> Fault {
+    let why = match why {
+        FencedOff::IsOver => "is in another epoch",
+        FencedOff::HasNone => "has none yet",
+    };
+    Fault::TooManyRequests {
+        message: format!(
+            "member cluster {cluster} does not take writes of epoch {} of namespace {}, which shard {} had last, as that {why}: try again",
+            grant.epoch, grant.namespace, grant.shard
+        ),
+        retry_after_seconds: 1,
+        cluster: Some(cluster.to_owned()),
     }
 }
 
@@ -68,7 +119,28 @@ fn missing(cluster: &str, act_as: &Impersonation, status: &[u8]) -> Option<Strin
 
 #[cfg(test)]
 mod tests {
+    use portolan_crds::labels::POLICY_FENCE;
+
     use super::*;
+
+    #[test]
+    fn only_what_the_fence_says_of_epochs_is_to_be_tried_again() {
+        assert!(DENIES.contains(&format!("'{POLICY_FENCE}' with binding '{POLICY_FENCE}'")));
+        let denied = |words: &str| format!("configmaps \"one\" is forbidden: {DENIES}{words}");
+        let is_over = denied(&format!("{REFUSED_GRANT_OVER}: epoch 3, and the namespace is in 4"));
+        let has_none = denied(REFUSED_NO_GRANT);
+        assert_eq!(FencedOff::of(is_over.as_bytes()), Some(FencedOff::IsOver));
+        assert_eq!(FencedOff::of(has_none.as_bytes()), Some(FencedOff::HasNone));
+        for other in [
+            denied("annotation ctrlmesh.kusionstack.io/epoch is reserved for portolan-agent: leave it as it is"),
+            "configmaps \"portolan-fence\" is forbidden: User \"x\" cannot patch resource".to_owned(),
+            format!(
+                "ValidatingAdmissionPolicy 'portolan-fences' with binding 'x' denied request: {REFUSED_GRANT_OVER}"
+            ),
+        ] {
+            assert_eq!(FencedOff::of(other.as_bytes()), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_refusal_says_which_right_is_missing_in_which_member() {

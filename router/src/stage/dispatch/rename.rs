@@ -37,7 +37,7 @@ pub(super) async fn rename_request(run: &Run, head: &Parts, body: &mut Body) -> 
 /// The client's name of the Lease into the answer's body; into a watch's event by event, as they come.
 pub(super) async fn rename_response(run: &Run, response: Response<Body>) -> Result<Response<Body>, Fault> {
     let forward = &run.leg.forward;
-    let Some(names) = &forward.rewrite.lease else {
+    let Some(names) = forward.rewrite.renames_answers() else {
         return Ok(response);
     };
     if response.headers().contains_key(CONTENT_ENCODING) {

@@ -16,7 +16,7 @@ use super::metrics::Told;
 use super::outcome::{End, Kind, SILENCE, fault_of, judge};
 use super::received::received;
 use super::silence::Waiting;
-use super::{LONG_HEAD_TIMEOUT, Run};
+use super::{LONG_HEAD_TIMEOUT, Run, settle};
 use crate::resource::breaker::{BesidePass, Change, Outcome, Pass, Refused, Size, State};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
 use crate::resource::upstream::{Body, Broke, ConnectError, Upstream, UpstreamError};
@@ -352,9 +352,18 @@ async fn deliver(run: &Run, request: Request<Body>) -> Result<Response<Body>, Up
     let slot = slot.patient(!leg.is_prompt());
     let delivered = request.body().delivered();
     let swaps = leg.swaps().filter(|_| !delivered.is_whole());
+    let mut write = leg.open_write();
     leg.still()?;
+    if let Some(write) = &mut write {
+        write.leaves();
+    }
     let exchange = run.upstream.exchange(slot, request);
     let exchange = exchange.instrument(first_byte(&run.upstream));
+    let exchange = async {
+        let outcome = exchange.await;
+        settle(write, &outcome);
+        outcome
+    };
     let Some(mut swaps) = swaps else {
         return exchange.await;
     };

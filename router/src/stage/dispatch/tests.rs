@@ -84,6 +84,7 @@ impl World {
             act_as: Impersonation::user("system:serviceaccount:ns:operator"),
             needs: Vec::new(),
             warning: None,
+            grant: None,
         }
     }
 

@@ -27,7 +27,7 @@ use super::metrics::Told;
 use super::outcome::{End, Kind, Silence, fault_of, judge};
 use super::received::received;
 use super::send::{first_byte, inject, leg_span, suspecting, told};
-use super::{LONG_HEAD_TIMEOUT, Run};
+use super::{LONG_HEAD_TIMEOUT, Run, settle};
 use crate::decision::rewrite;
 use crate::resource::upstream::{Body, BodyError, Broke, UpstreamError};
 use crate::value::fault::Fault;
@@ -141,13 +141,21 @@ async fn ask(run: &Run, tasks: &Tasks, mut request: Request<Body>) -> Result<Res
             tracing::debug!(cluster = %name, %error, "upgrade connection broke");
         }
     });
+    let mut write = run.leg.open_write();
     run.leg.still()?;
+    if let Some(write) = &mut write {
+        write.leaves();
+    }
     // Most have no body. One that has is for a member that does not switch, and travels like any other.
-    let response = sender.send_request(request).await.map_err(broke)?;
-    Ok(response.map(|incoming| Body::Http1 {
-        incoming,
-        cluster: cluster.clone(),
-    }))
+    let response = sender.send_request(request).await.map_err(broke);
+    let response = response.map(|response| {
+        response.map(|incoming| Body::Http1 {
+            incoming,
+            cluster: cluster.clone(),
+        })
+    });
+    settle(write, &response);
+    response
 }
 
 impl Tunnel {

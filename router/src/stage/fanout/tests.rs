@@ -322,6 +322,7 @@ fn forward(target: crate::value::snapshot::Target) -> Forward {
         act_as: Impersonation::user("system:serviceaccount:ns:operator"),
         needs: Vec::new(),
         warning: None,
+        grant: None,
     }
 }
 

@@ -7,6 +7,7 @@
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 
 use crate::value::fault::Fault;
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
@@ -16,6 +17,9 @@ pub(crate) const PREFIX: &str = "impersonate-";
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 const UID: HeaderName = HeaderName::from_static("impersonate-uid");
+/// [`FENCE_SHARD`] and [`FENCE_EPOCH`] as headers.
+const OWNER_SHARD: HeaderName = HeaderName::from_static("impersonate-extra-ctrlmesh.kusionstack.io%2fshard");
+const OWNER_EPOCH: HeaderName = HeaderName::from_static("impersonate-extra-ctrlmesh.kusionstack.io%2fepoch");
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 /// Groups and values of extras in one request: a member is asked about each.
 const MAX_RIGHTS: usize = 32;
@@ -123,6 +127,12 @@ impl Impersonation {
                 .decode_utf8()
                 .map_err(|_| refuse())?
                 .into_owned();
+            if [FENCE_SHARD, FENCE_EPOCH]
+                .iter()
+                .any(|ours| key.eq_ignore_ascii_case(ours))
+            {
+                return Err(Fault::BadRequest(format!("header {name}: only routers say {key}")));
+            }
             match self.extras.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, known)) => known.extend(values),
                 None => self.extras.push((key, values)),
@@ -185,6 +195,13 @@ impl Impersonation {
         }
         Ok(())
     }
+}
+
+/// Says for which owner of its namespace a write is: the member compares the epoch with the namespace's annotation.
+pub(crate) fn write_owner(headers: &mut HeaderMap, shard: &str, epoch: u64) -> Result<(), header::InvalidHeaderValue> {
+    headers.insert(OWNER_SHARD, HeaderValue::from_str(shard)?);
+    headers.insert(OWNER_EPOCH, HeaderValue::from(epoch));
+    Ok(())
 }
 
 /// A value as text; an empty one names nobody.

@@ -389,6 +389,7 @@ fn impersonation_is_read_and_asked_for() {
         Impersonation::user("system:serviceaccount:ns").attributes()[0].resource,
         "users"
     );
+    let user = ("impersonate-user", "a");
     for bad in [
         vec![("impersonate-group", "a")],
         vec![("impersonate-user", "")],
@@ -396,6 +397,10 @@ fn impersonation_is_read_and_asked_for() {
         vec![("impersonate-user", "a"), ("impersonate-extra-", "b")],
         vec![("impersonate-user", "a"), ("impersonate-unknown", "b")],
         vec![("impersonate-uid", "a")],
+        // Only routers say for which owner of a namespace a write is, however it is spelled.
+        vec![user, ("impersonate-extra-ctrlmesh.kusionstack.io%2fepoch", "4")],
+        vec![user, ("impersonate-extra-ctrlmesh.kusionstack.io%2fshard", "x/y")],
+        vec![user, ("impersonate-extra-%43trlmesh.kusionstack.io%2fepoch", "4")],
         vec![("impersonate-user", "a"), ("impersonate-group", "")],
     ] {
         assert!(matches!(read(&bad), Err(Fault::BadRequest(_))), "{bad:?}");

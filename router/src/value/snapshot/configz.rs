@@ -130,6 +130,7 @@ impl Shard {
             })).collect::<Vec<_>>(),
             "primaryCluster": &*self.primary_cluster,
             "lease": self.lease.as_ref().map(|lease| json!({"client": lease.client, "member": lease.member})),
+            "lockResource": self.lock_resource,
             "explicitView": self.explicit_view,
             "enforcement": match self.enforcement {
                 Enforcement::Enforce => "Enforce",

@@ -370,6 +370,7 @@ fn member(number: usize, backend: &str, ca_pem: &str, jwk: &str) -> Vec<Body> {
     let namespace = v1::NamespaceGrant {
         namespace: cluster.clone(),
         owner_count: 1,
+        fenced: false,
         state: v1::GrantState::Granted.into(),
         view_revision: 1,
     };

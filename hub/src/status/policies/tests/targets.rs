@@ -1,18 +1,25 @@
 //! What routers report of rules and faults, as the status shows it.
 
 use super::*;
+use crate::acks::RuleReport;
+
+fn reported(states: impl Into<Vec<v1::RuleState>>) -> Arc<RuleReport> {
+    Arc::new(RuleReport {
+        states: states.into(),
+        ..RuleReport::default()
+    })
+}
 
 #[test]
 fn the_worst_rules_come_first_by_caller_and_router() {
     let mut scene = Scene::new(CALM, slow());
-    scene.router("r", Some("v3")).rules = [
+    scene.router("r", Some("v3")).rules = reported([
         state("slow", "east/p", false, 9),
         state("slow", "east/q", true, 1),
         state("guard@east", "east/q", false, 0),
         state("slow", "east/gone", true, 99),
         state("shared", "", false, 2),
-    ]
-    .into();
+    ]);
     let status = scene.breaker();
     let targets: Vec<_> = status
         .target_status
@@ -51,7 +58,13 @@ fn the_worst_rules_come_first_by_caller_and_router() {
     scene.routers.get_mut("r").unwrap().left = Some(Instant::now());
     assert!(
         scene.breaker().target_status.is_empty(),
-        "of whom nothing is heard nothing is told"
+        "of whom nobody waits for nothing is told"
+    );
+    scene.enrolled.insert("r".to_owned());
+    assert_eq!(
+        scene.breaker().target_status,
+        status.target_status,
+        "who is away may come back"
     );
 }
 
@@ -60,7 +73,7 @@ fn a_status_is_bounded_and_all_that_is_opened_is_counted() {
     let mut scene = Scene::new(CALM, slow());
     let rules = (0..900).map(|number| state(&format!("r{number}"), "east/p", number % 3 == 0, 1));
     let rules: Vec<_> = rules.collect();
-    scene.router("r", Some("v3")).rules = rules.into();
+    scene.router("r", Some("v3")).rules = reported(rules);
     let status = scene.breaker();
     let shown: usize = status
         .target_status
@@ -82,7 +95,7 @@ fn what_was_injected_is_told_by_caller_and_router() {
         policy: SHAKE.to_owned(),
         ..state("late", "east/p", false, 3)
     };
-    scene.router("r", Some("v3")).rules = [state].into();
+    scene.router("r", Some("v3")).rules = reported([state]);
     let Some(PolicyStatus::Fault(status)) = scene.status() else {
         panic!("a FaultInjection")
     };
@@ -90,4 +103,45 @@ fn what_was_injected_is_told_by_caller_and_router() {
         json!(status.target_status),
         json!([{"podName": "pod-p", "cluster": "east", "router": "r", "name": "late", "injectedLastMinute": 3, "injectedTotal": 6}])
     );
+}
+
+#[test]
+fn what_reports_leave_out_is_counted() {
+    let mut scene = Scene::new(CALM, slow());
+    let report = |left_out| {
+        Arc::new(RuleReport {
+            states: vec![state("slow", "east/p", true, 1)],
+            left_out: BTreeMap::from([(CALM.to_owned(), left_out)]),
+            more_left_out: false,
+        })
+    };
+    scene.router("r", Some("v3")).rules = report(249);
+    scene.router("s", Some("v3")).rules = report(u64::MAX);
+    assert_eq!(scene.breaker().opened, Some(i64::MAX));
+    scene.router("s", Some("v3")).rules = reported([]);
+    assert_eq!(scene.breaker().opened, Some(250));
+}
+
+#[test]
+fn what_a_status_says_of_who_is_not_heard_yet_stands() {
+    let mut scene = Scene::new(CALM, slow());
+    scene.router("r", Some("v3")).rules = reported([state("slow", "east/p", true, 1), state("shared", "", false, 2)]);
+    let status = scene.breaker();
+    scene.object().status = PolicyStatus::Breaker(status.clone());
+    scene.enrolled.insert("r".to_owned());
+    // Another hub, to which the router has not come back.
+    scene.routers.remove("r");
+    let away = scene.breaker();
+    assert_eq!((&away.target_status, away.opened), (&status.target_status, Some(1)));
+    // It comes back, and which callers there are is not known.
+    let unknown = (ResourceKind::CallerView, "east".to_owned());
+    scene.world.unknown.insert(unknown.clone());
+    scene.router("r", Some("v3")).told_rules = Some(Instant::now());
+    let unsure = scene.breaker();
+    assert_eq!((unsure.target_status.len(), unsure.opened), (1, Some(1)));
+    scene.world.unknown.remove(&unknown);
+    assert_eq!(scene.breaker().opened, Some(0), "it said that nothing is");
+    scene.enrolled.clear();
+    scene.routers.remove("r");
+    assert!(scene.breaker().target_status.is_empty(), "nobody waits for it");
 }

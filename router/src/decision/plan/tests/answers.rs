@@ -301,7 +301,7 @@ fn plans_explain_themselves() {
     let why = |request: &str| world.plan(&world.pod(), request, &[]).why().join("\n");
     assert!(why("GET /api/v1/namespaces/ns-a/pods").contains("labelSelector is narrowed by app=foo"));
     assert!(why("PUT /api/v1/namespaces/ns-a/pods/p").contains("the labels of pods ns-a/p must match app=foo"));
-    assert!(why(&format!("POST {LEASES}")).contains("to the last if the body names Lease op"));
+    assert!(why(&format!("POST {LEASES}")).contains("to the last if the body names the election's op"));
     assert!(why("GET /api/v1/namespaces/x/pods").contains("refused with 403"));
 }
 

@@ -152,8 +152,7 @@ fn the_election_has_a_lease_of_the_shard() {
         ),
         (&format!("POST {LEASES}"), "other-lease ? east, home, east by lease op"),
         (&format!("GET {LEASES}/other"), "other-lease ? east, home by lease op"),
-        (&format!("GET {LEASES}"), "other-lease ⇒ east"),
-        (&format!("DELETE {LEASES}"), "other-lease → east"),
+        (&format!("GET {LEASES}"), "other-lease ⇒ east shown:op"),
         (
             &format!("GET {LEASES}?watch&fieldSelector=metadata.name=other"),
             "other-lease ⇒ east",
@@ -302,4 +301,27 @@ fn an_original_manifest_keeps_its_meaning() {
         ("POST /api/v1/namespaces/ns-z/pods", "outside-refused ✗ 403"),
         ("GET /api/v1/namespaces/ns-z/secrets/s", "owned-namespace → home"),
     ]);
+}
+
+#[test]
+fn a_write_to_what_the_shard_has_by_name_is_of_its_grant() {
+    let world = World::new(two());
+    let grant = |request: &str| {
+        let grant = world.forward(request).grant?;
+        assert_eq!((grant.shard.as_str(), grant.epoch, grant.fenced), ("ops/blue", 4, true));
+        Some(grant.namespace)
+    };
+    let of = |namespace: &str| Some(namespace.to_owned());
+    for (request, namespace) in [
+        ("POST /api/v1/namespaces/ns-a/pods", of("ns-a")),
+        ("DELETE /api/v1/namespaces/ns-c/pods", of("ns-c")),
+        ("POST /api/v1/namespaces/ns-a/pods/x/exec", of("ns-a")),
+        ("PATCH /api/v1/namespaces/ns-a", of("ns-a")),
+        ("GET /api/v1/namespaces/ns-a/pods/x", None),
+        // Its own namespace, which the shard does not have.
+        ("POST /api/v1/namespaces/ops/pods", None),
+        ("PUT /apis/coordination.k8s.io/v1/namespaces/ops/leases/op", None),
+    ] {
+        assert_eq!(grant(request), namespace, "{request}");
+    }
 }

@@ -59,6 +59,7 @@ fn edits_of_other_rules_make_and_lose_no_token_while_requests_come() {
             uid: "u1".into(),
             rule: "shared".into(),
             millionths: 1_000_000,
+            fresh: true,
         }],
     });
     world.policies.restore(all);

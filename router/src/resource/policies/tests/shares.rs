@@ -1,5 +1,8 @@
 //! Limits that routers share: what each may take, and what it tells of demand.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::*;
 
 fn shared(burst: i64, limit: i64) -> Value {
@@ -11,6 +14,15 @@ fn shared(burst: i64, limit: i64) -> Value {
 }
 
 fn told(revision: u64, millionths: u32) -> ToldShares {
+    share_of(revision, millionths, false)
+}
+
+/// A part of the bucket that no router had before.
+fn fresh(revision: u64, millionths: u32) -> ToldShares {
+    share_of(revision, millionths, true)
+}
+
+fn share_of(revision: u64, millionths: u32, fresh: bool) -> ToldShares {
     ToldShares::of(&v1::Shares {
         revision,
         shares: vec![v1::RuleShare {
@@ -18,6 +30,7 @@ fn told(revision: u64, millionths: u32) -> ToldShares {
             uid: "u1".into(),
             rule: "all".into(),
             millionths,
+            fresh,
         }],
     })
 }
@@ -34,7 +47,7 @@ fn old_router(limits: &[Value]) -> World {
 async fn all_callers_take_of_the_share_that_the_router_has() {
     let world = old_router(&[shared(10, 0)]);
     assert_eq!(world.pass("1", 5), 0, "none is told");
-    world.policies.restore(told(1, 500_000));
+    world.policies.restore(fresh(1, 500_000));
     assert_eq!((world.pass("1", 3), world.pass("2", 5)), (3, 2));
 }
 
@@ -53,7 +66,7 @@ async fn two_routers_never_pass_more_than_the_limit() {
     let routers = [old_router(&[shared(100, 100)]), old_router(&[shared(100, 100)])];
     let share = |shares: [u32; 2]| {
         for (router, millionths) in routers.iter().zip(shares) {
-            router.policies.restore(told(1, millionths));
+            router.policies.restore(fresh(1, millionths));
         }
     };
     share([500_000, 500_000]);
@@ -62,8 +75,8 @@ async fn two_routers_never_pass_more_than_the_limit() {
         let busy = usize::from((step / 100) % 2 == 1);
         if step % 100 == 10 {
             // The hub has heard of it.
-            routers[1 - busy].policies.restore(told(1, 20_000));
-            routers[busy].policies.restore(told(1, 980_000));
+            routers[1 - busy].policies.restore(fresh(1, 20_000));
+            routers[busy].policies.restore(fresh(1, 980_000));
         }
         passed += routers[busy].pass("1", 15);
         assert!(passed <= 100 + step * 10, "{passed} after {step} tenths");
@@ -124,7 +137,7 @@ async fn a_share_grows_once_it_is_on_disk_and_shrinks_at_once() {
 #[tokio::test(start_paused = true)]
 async fn an_edit_of_another_rule_keeps_share_and_tokens_and_a_changed_rule_begins_anew() {
     let mut world = old_router(&[shared(10, 0)]);
-    world.policies.restore(told(1, 1_000_000));
+    world.policies.restore(fresh(1, 1_000_000));
     assert_eq!(world.pass("1", 4), 4);
     world.edit(&[shared(10, 0), limit("other", "LimiterOnly", 100, 0)]);
     assert_eq!(world.pass("1", 20), 6);
@@ -136,7 +149,7 @@ async fn an_edit_of_another_rule_keeps_share_and_tokens_and_a_changed_rule_begin
 #[tokio::test(start_paused = true)]
 async fn own_and_shared_limits_are_taken_together() {
     let world = old_router(&[shared(3, 0), limit("own", "LimiterOnly", 2, 0)]);
-    world.policies.restore(told(1, 1_000_000));
+    world.policies.restore(fresh(1, 1_000_000));
     assert_eq!((world.pass("1", 9), world.pass("2", 9)), (2, 1));
     let tokens = |rule: &str| {
         let rules = world.report().rules;
@@ -164,7 +177,7 @@ async fn a_share_that_never_holds_a_token_opens_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_shared_limit_that_is_met_before_it_is_followed_to_has_what_was_told_for_it() {
     let mut world = old_router(&[]);
-    world.policies.restore(told(1, 500_000));
+    world.policies.restore(fresh(1, 500_000));
     let applied = crate::value::snapshot::told::upsert(
         &world.snapshot,
         "1",
@@ -179,7 +192,7 @@ async fn a_shared_limit_that_is_met_before_it_is_followed_to_has_what_was_told_f
 #[tokio::test(start_paused = true)]
 async fn what_something_else_refuses_takes_no_tokens() {
     let world = old_router(&[shared(3, 0), limit("own", "LimiterOnly", 2, 0)]);
-    world.policies.restore(told(1, 1_000_000));
+    world.policies.restore(fresh(1, 1_000_000));
     let view = world.view("1");
     let judging = judging(&view, world.snapshot.generation, "get");
     for _ in 0..5 {
@@ -196,7 +209,7 @@ async fn what_something_else_refuses_takes_no_tokens() {
 #[tokio::test(start_paused = true)]
 async fn a_shared_limit_that_comes_back_is_as_it_was_left() {
     let mut world = old_router(&[shared(10, 0)]);
-    world.policies.restore(told(1, 1_000_000));
+    world.policies.restore(fresh(1, 1_000_000));
     assert_eq!(world.pass("1", 20), 10);
     let policy = Body::Policy(policy("u1", &spec(&[shared(10, 0)])));
     for share in [1_000_000, 400_000] {
@@ -205,5 +218,131 @@ async fn a_shared_limit_that_comes_back_is_as_it_was_left() {
         world.told([policy.clone()]);
         world.policies.restore(told(3, share));
         assert_eq!(world.pass("1", 20), 0, "it was spent");
+    }
+}
+
+/// Its first caller comes, when others have been there for long; or it is the first router that is told of the limit at all.
+#[tokio::test(start_paused = true)]
+async fn what_comes_to_a_running_router_is_full_only_where_nobody_had_it_before() {
+    let begins_with = |shares: &[ToldShares]| {
+        let mut world = old_router(&[]);
+        for told in shares {
+            world.policies.restore(told.clone());
+        }
+        world.edit(&[shared(10, 0)]);
+        world.pass("1", 20)
+    };
+    assert_eq!(begins_with(&[told(1, 500_000)]), 0, "others may have spent it");
+    assert_eq!(begins_with(&[fresh(1, 500_000)]), 5);
+    assert_eq!(begins_with(&[fresh(1, 500_000), told(2, 500_000)]), 5, "said once");
+    assert_eq!(
+        begins_with(&[fresh(1, 500_000), told(2, 900_000)]),
+        5,
+        "others had the rest"
+    );
+    let given_up = [fresh(1, 500_000), told(2, 200_000), told(3, 700_000)];
+    assert_eq!(begins_with(&given_up), 2, "others have what was given up");
+    let given_up = [fresh(1, 500_000), told(2, 0), told(3, 500_000)];
+    assert_eq!(begins_with(&given_up), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_to_be_new_again_is_filled_once_and_not_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = SharesFile::in_folder(folder.path());
+    let world = old_router(&[shared(10, 0)]);
+    world.policies.reshare(fresh(1, 500_000));
+    assert_eq!(world.pass("1", 20), 0, "not on disk yet");
+    let unsecured = world.policies.unsecured().unwrap();
+    file.save(&unsecured).unwrap();
+    world.policies.secured(unsecured);
+    assert!(world.policies.unsecured().is_none());
+    assert_eq!(world.pass("1", 20), 5);
+    // The hub has not heard yet that it was heard.
+    world.policies.restore(fresh(2, 500_000));
+    world.policies.forget_unsecured();
+    world.policies.restore(fresh(3, 400_000));
+    assert_eq!(world.pass("1", 20), 0);
+    let restarted = old_router(&[]);
+    restarted.policies.restore(file.load());
+    let mut restarted = restarted;
+    restarted.edit(&[shared(10, 0)]);
+    assert_eq!(restarted.pass("1", 20), 0, "it may have spent it before");
+}
+
+/// How a write of the shares ends.
+#[derive(Debug, Clone, Copy)]
+enum Write {
+    Done,
+    /// Before the rename.
+    Failed,
+    /// By the rename, or after it.
+    Doubtful,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Tell(u32),
+    Write(Write),
+    NewStream,
+    /// It comes back with one of those that the file may have.
+    Restart(prop::sample::Index),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let share = prop_oneof![Just(0), Just(500_000), 0..=1_000_000_u32];
+    prop_oneof![
+        3 => share.prop_map(Step::Tell),
+        3 => prop::sample::select(&[Write::Done, Write::Failed, Write::Doubtful][..]).prop_map(Step::Write),
+        1 => Just(Step::NewStream),
+        1 => any::<prop::sample::Index>().prop_map(Step::Restart),
+    ]
+}
+
+proptest! {
+    /// Whatever fails: no more is used than each of the states that a restart may find says, and no less is told to the hub.
+    #[test]
+    fn whatever_a_write_leaves_no_more_is_used_and_no_less_is_told(steps in vec(step(), 1..40)) {
+        let key = ("u1".into(), "all".into());
+        let mut world = old_router(&[shared(10, 0)]);
+        let mut on_disk = vec![ToldShares::default()];
+        for (revision, step) in (1..).zip(steps) {
+            match step {
+                Step::Tell(share) => world.policies.reshare(told(revision, share)),
+                Step::NewStream => world.policies.forget_unsecured(),
+                Step::Write(write) => {
+                    let Some(written) = world.policies.unsecured() else { continue };
+                    match write {
+                        Write::Done => {
+                            on_disk = vec![written.clone()];
+                            world.policies.secured(written);
+                        }
+                        Write::Failed => {}
+                        Write::Doubtful => {
+                            on_disk.push(written.clone());
+                            world.policies.doubted(&written);
+                        }
+                    }
+                }
+                Step::Restart(which) => {
+                    let found = which.get(&on_disk).clone();
+                    world = old_router(&[shared(10, 0)]);
+                    world.policies.restore(found.clone());
+                    on_disk = vec![found];
+                }
+            }
+            let used = world.policies.shared.lock().share(&key);
+            let said = world.report().demands[0].share_millionths;
+            for share in on_disk.iter().map(|found| found.share(&key)) {
+                prop_assert!(used <= share && share <= said, "{used} used, {share} on disk, {said} said");
+            }
+        }
+        // As soon as a write succeeds all is as it was told.
+        if let Some(written) = world.policies.unsecured() {
+            world.policies.secured(written);
+        }
+        prop_assert!(world.policies.unsecured().is_none());
+        let used = world.policies.shared.lock().share(&key);
+        prop_assert_eq!(used, world.report().demands[0].share_millionths);
     }
 }

@@ -16,18 +16,24 @@ fn shared(rule: Value) -> Value {
 fn whole_router(limits: &[Value]) -> World {
     let mut world = World::new(&[]);
     world.policies.heard_hub();
+    world.policies.restore(shares(1, &[]));
+    world.edit(limits);
+    world
+}
+
+/// All of each shared limit, `had` of which are nothing new.
+fn shares(revision: u64, had: &[&str]) -> ToldShares {
     let share = |rule: &&str| v1::RuleShare {
         policy: BREAKER.into(),
         uid: "u1".into(),
         rule: (*rule).to_owned(),
         millionths: 1_000_000,
+        fresh: !had.contains(rule),
     };
-    world.policies.restore(ToldShares::of(&v1::Shares {
-        revision: 1,
+    ToldShares::of(&v1::Shares {
+        revision,
         shares: RULES.iter().map(share).collect(),
-    }));
-    world.edit(limits);
-    world
+    })
 }
 
 /// Swaps in the order of [`Policies::follow`], which a request may come into the middle of.
@@ -230,6 +236,8 @@ impl Ledger {
 struct History {
     world: World,
     ledger: Ledger,
+    /// Of the shares that were told last.
+    revision: u64,
 }
 
 impl History {
@@ -246,10 +254,23 @@ impl History {
         Self {
             world: whole_router(&[]),
             ledger,
+            revision: 1,
         }
     }
 
+    /// As the hub does: who has nothing of a rule that is gone gets all of it, new, when there is one of that name again.
+    fn reshare(&mut self) {
+        let had = |rule: &usize| self.ledger.accounts.contains_key(&(None, *rule));
+        let had: Vec<_> = (0..RULES.len()).filter(had).map(|rule| RULES[rule]).collect();
+        let mut without = shares(self.revision + 1, &RULES);
+        without.shares.retain(|(_, rule), _| had.contains(&&**rule));
+        self.revision += 2;
+        self.world.policies.restore(without);
+        self.world.policies.restore(shares(self.revision, &had));
+    }
+
     fn tell(&mut self) {
+        self.reshare();
         let (ledger, world) = (&mut self.ledger, &mut self.world);
         if !ledger.there {
             world.removed(v1::ResourceKind::Policy, BREAKER);

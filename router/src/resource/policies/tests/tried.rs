@@ -58,6 +58,7 @@ async fn a_trial_judges_as_the_policy_would() {
         uid: "u1".into(),
         rule: "all".into(),
         millionths: 1_000_000,
+        fresh: true,
     };
     live.policies.restore(ToldShares::of(&v1::Shares {
         revision: 1,

@@ -32,6 +32,7 @@ fn shares(revision: u64, millionths: u32) -> Out {
             uid: "p1".to_owned(),
             rule: "all".to_owned(),
             millionths,
+            fresh: false,
         }],
     })
 }
@@ -158,4 +159,42 @@ async fn a_share_that_cannot_be_written_is_not_told_to_be_kept_to() {
     std::fs::create_dir(&missing).unwrap();
     state.secure_shares().await;
     assert_eq!((demand().revision, demand().share_millionths), (3, 250_000));
+}
+
+/// A write that failed by its rename may have left the larger share, and a new stream is told of the smaller one: another router
+/// may get the rest, which a restart must not find here.
+#[tokio::test]
+async fn what_a_failed_write_may_have_left_is_told_and_not_used_until_it_is_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shares.bin");
+    let routing = RoutingStore::new(Duration::from_secs(1), portolan_runtime::Tasks::new());
+    let mut state = HubState::new(routing.clone(), folder.path());
+    state.apply(Transaction {
+        upserted: vec![policy("1", 5)],
+        removed: Vec::new(),
+    });
+    let told = |revision, share| {
+        let Out::Shares(told) = shares(revision, share) else {
+            panic!()
+        };
+        crate::resource::policies::ToldShares::of(&told)
+    };
+    let said = || {
+        let routing = routing.load();
+        let said = routing.policies.report(&routing.snapshot).demands.remove(0);
+        (said.revision, said.share_millionths)
+    };
+    state.reshare(told(1, 25_000)).await;
+    assert_eq!(said(), (1, 25_000));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    state.reshare(told(2, 500_000)).await;
+    assert_eq!(said(), (1, 500_000));
+    routing.load().policies.forget_unsecured();
+    state.secure_shares().await;
+    assert_eq!(said(), (1, 500_000));
+    std::fs::remove_dir(&path).unwrap();
+    state.secure_shares().await;
+    assert_eq!(said(), (1, 25_000));
+    assert!(path.is_file(), "a restart finds no more than that");
 }

@@ -74,6 +74,7 @@ impl Ownership {
                 owner_count: 0,
                 view_revision: revision,
                 state: GrantState::Releasing,
+                fenced: false,
             };
             before.namespaces.insert(namespace.clone(), pair);
             left.insert(namespace.clone());

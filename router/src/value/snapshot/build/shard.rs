@@ -47,6 +47,7 @@ pub(super) fn shard(made_of: MadeOf, home: &str) -> Result<Shard, BuildError> {
         config_generation: wire.config_generation,
         primary_cluster: cluster_or("primary_cluster", &wire.primary_cluster, home)?,
         lease: lease(&wire.leader_election_name, &config)?,
+        lock_resource: lock_resource(&wire.lock_resource)?,
         explicit_view: wire.explicit_view,
         enforcement: match v1::Enforcement::try_from(wire.enforcement) {
             Ok(v1::Enforcement::Audit) => Enforcement::Audit,
@@ -145,6 +146,15 @@ fn lease(leader_election_name: &str, config: &ShardName) -> Result<Option<LeaseN
     }))
 }
 
+/// One that this router does not know would be kept where it is: each cluster would elect a leader of its own.
+fn lock_resource(wire: &str) -> Result<Option<&'static str>, BuildError> {
+    let known = ["configmaps", "endpoints"].into_iter().find(|known| *known == wire);
+    if known.is_none() && !wire.is_empty() {
+        return Err(bad("lock_resource", format!("{wire} cannot carry a leader lock")));
+    }
+    Ok(known)
+}
+
 type Namespaces = HashMap<Arc<str>, Grant>;
 
 fn members(
@@ -188,6 +198,7 @@ pub(super) fn ownership(wire: &v1::Ownership) -> Result<Ownership, BuildError> {
             owner_count: grant.owner_count,
             view_revision: grant.view_revision,
             state: grant_state(grant.state),
+            fenced: grant.fenced,
         };
         namespaces.insert(namespace("namespaces", &grant.namespace)?, pair);
     }

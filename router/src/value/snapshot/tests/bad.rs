@@ -113,7 +113,7 @@ fn a_bad_view_keeps_the_last_good_one() {
 /// Callers go on by what was good, and by what they own as of now.
 #[test]
 fn bad_rules_keep_the_last_good_ones() {
-    let cases: [Case<v1::Shard>; 6] = [
+    let cases: [Case<v1::Shard>; 7] = [
         (|rules| rules.label_prefix = "no slash".into(), "label_prefix"),
         (|rules| rules.name = "blue".into(), "name"),
         (|rules| rules.primary_cluster = "a/b".into(), "primary_cluster"),
@@ -121,6 +121,7 @@ fn bad_rules_keep_the_last_good_ones() {
             |rules| rules.leader_election_name = "Not a name".into(),
             "leader_election_name",
         ),
+        (|rules| rules.lock_resource = "secrets".into(), "lock_resource"),
         (|rules| rules.members.push(rules.members[0].clone()), "cluster"),
         (
             |rules| {

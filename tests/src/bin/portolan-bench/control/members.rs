@@ -52,6 +52,7 @@ pub(super) fn everything(member: &str, namespaces: usize, callers: usize) -> Vec
         Kind::Allowed(v1::Allowed {
             service_accounts: vec![service_account],
             users: Vec::new(),
+            extras: Vec::new(),
         }),
     ]
 }
@@ -118,6 +119,7 @@ fn namespace(member: &str, number: usize) -> v1::NamespaceFact {
         uid: uid(number),
         labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
         terminating: false,
+        epoch: None,
     }
 }
 

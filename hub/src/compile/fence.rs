@@ -1,0 +1,150 @@
+//! Which pairs their members fence off: where writes say their epoch, a write of a former owner that arrives late is refused.
+//!
+//! A pair is *fenced* once its namespace's annotation is at its epoch, and every API server of the member goes by it; from then
+//! on its writes say their epoch. One that is being released is *closed* for the epoch after: only then can it be another's
+//! (`docs/semantics.md#handover`). Where its member will not close it, as `distribute` finds out, it goes the way of those that
+//! are not fenced, and nothing is promised of it. Callers: `compile` moves the ledger on, `agent_config` gives the orders, `status`
+//! asks what hinders.
+
+use portolan_crds::labels::system_namespace;
+use portolan_crds::ledger::PairFence;
+use portolan_wire::v1;
+
+use super::ledger::{Entry, Ledger, Released};
+use crate::facts::Facts;
+
+/// Most orders at once: each takes the agent some requests. The others follow.
+const ORDERS_MAX: usize = 1_000;
+
+impl Entry {
+    /// Whether writes of its owner say their epoch.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.owner.is_some() && self.fence.epoch == self.owner_count
+    }
+
+    /// The epoch of another owner begins. The member goes by `annotated` already, which may be of an earlier ledger.
+    pub(super) fn begin_epoch(&mut self, annotated: Option<u64>) {
+        let next = self.owner_count + 1;
+        let is_closed = self.fence.epoch == next && annotated == Some(next);
+        self.owner_count = match annotated {
+            Some(annotated) if annotated >= next && self.fence.epoch != next => annotated + 1,
+            _ => next,
+        };
+        if !is_closed {
+            self.fence = PairFence::default();
+        }
+    }
+
+    /// Whether the pair that is being released is nobody's by now.
+    pub(super) fn is_let_go(&mut self, facts: &Facts, released: &Released, (cluster, namespace): (&str, &str)) -> bool {
+        let (Some(since), Some(shard)) = (self.releasing_since, &self.owner) else {
+            return false;
+        };
+        let pair = (cluster.to_owned(), namespace.to_owned(), self.owner_count);
+        // Routers that do not answer are not waited for. Their writes are fenced off as anybody's.
+        let forced = facts.is_forced(shard, &pair);
+        let fences = facts.can_fence(cluster) != Some(false)
+            && released.saying_epochs.contains(shard)
+            && !released.given_up.contains(&pair);
+        if !self.is_fenced() || !fences {
+            return forced || since <= released.of(shard);
+        }
+        self.closing |= forced || released.let_go.get(shard).is_some_and(|run| since <= *run);
+        if !self.closing || !released.over.contains(&pair) {
+            return false;
+        }
+        self.fence = PairFence {
+            epoch: self.owner_count + 1,
+            whole: true,
+        };
+        true
+    }
+}
+
+impl Ledger {
+    /// Writes say their epoch where the member goes by it, and say none where it does not any more: its right was taken, or the
+    /// Namespace was made anew and has no annotation yet. Where the member goes by a later epoch, as after the ledger was lost, a
+    /// later one begins.
+    pub(super) fn fence(&mut self, facts: &Facts) {
+        for (cluster, namespace, entry) in self.entries_mut() {
+            if entry.owner.is_none() {
+                continue;
+            }
+            let can = facts.can_fence(cluster);
+            let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
+            if entry.releasing_since.is_some() {
+                // It was made anew, and while nobody knew of it writes to it may have said nothing.
+                entry.fence.whole &= known.is_none_or(|known| known.epoch.is_some());
+                continue;
+            }
+            let beyond = known
+                .and_then(|known| known.epoch)
+                .filter(|epoch| *epoch > entry.owner_count);
+            if let Some(beyond) = beyond.filter(|_| can == Some(true)) {
+                entry.owner_count = beyond + 1;
+            }
+            let elsewhere = known.is_some_and(|known| known.epoch != Some(entry.owner_count));
+            if entry.is_fenced() && (can == Some(false) || elsewhere) {
+                entry.fence = PairFence::default();
+            } else if !entry.is_fenced() && can == Some(true) && !elsewhere {
+                let there = known.is_some() && facts.is_fenced(cluster, namespace, entry.owner_count);
+                if there {
+                    entry.fence.epoch = entry.owner_count;
+                    entry.fence.whole = false;
+                }
+            }
+        }
+    }
+}
+
+/// What the agent of `cluster` is to fence, first what others wait for.
+pub(super) fn orders(facts: &Facts, ledger: &Ledger, cluster: &str) -> Vec<v1::FenceOrder> {
+    let can = facts.can_fence(cluster);
+    if can == Some(false) {
+        return Vec::new();
+    }
+    let order = |namespace: &str, epoch| v1::FenceOrder {
+        namespace: namespace.to_owned(),
+        epoch,
+    };
+    let closing = ledger.in_cluster(cluster).filter(|(_, entry)| entry.closing);
+    let closing = closing.map(|(namespace, entry)| order(namespace, entry.owner_count + 1));
+    let inventory = facts.inventory(cluster);
+    let is_open = |(namespace, entry): &(&str, &Entry)| {
+        let known = inventory.and_then(|all| all.get(*namespace));
+        let lags = known.is_some_and(|known| !known.terminating && known.epoch.unwrap_or(0) <= entry.owner_count);
+        let is_granted = entry.owner.is_some() && entry.releasing_since.is_none();
+        is_granted && !entry.is_fenced() && lags && !system_namespace(namespace)
+    };
+    let open = ledger.in_cluster(cluster).filter(|_| can == Some(true)).filter(is_open);
+    let open = open.map(|(namespace, entry)| order(namespace, entry.owner_count));
+    let mut orders: Vec<_> = closing.chain(open).take(ORDERS_MAX).collect();
+    orders.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+    orders
+}
+
+/// Why the member does not fence the namespace off, as far as is known; `None`: nothing hinders.
+pub(crate) fn hindrance(facts: &Facts, cluster: &str, namespace: &str) -> Option<String> {
+    let is_accepted = facts.members.get(cluster).is_some_and(|member| member.accept);
+    let agent = facts.agents.get(cluster).filter(|agent| agent.connected);
+    let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
+    if !is_accepted {
+        return Some("the member is not accepted, or is gone".to_owned());
+    }
+    if facts.can_fence(cluster) == Some(false) {
+        let what = "the member does not let routers say the epoch of a write: run portolanctl join again, on Kubernetes 1.30 or later";
+        return Some(what.to_owned());
+    }
+    if known.is_some_and(|known| known.terminating) {
+        return Some("the namespace is being deleted".to_owned());
+    }
+    let Some(agent) = agent else {
+        return Some("its agent is not connected".to_owned());
+    };
+    if agent.is_unready() {
+        return Some("its API server is not ready".to_owned());
+    }
+    let told = agent.fences.get(namespace);
+    let told = told.filter(|state| !state.closed && !state.message.is_empty());
+    told.map(|state| state.message.clone())
+}

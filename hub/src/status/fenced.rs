@@ -1,0 +1,86 @@
+//! Whether a write of a shard's callers that arrives late, after a namespace has gone to another shard, is refused by its
+//! member: condition HandoverFenced (`docs/semantics.md#handover`). Pure; called by `shard`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_crds::labels::FORCE_RELEASE;
+use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName};
+
+use super::finding::nothing_in_force;
+use super::{Routers, Sources};
+use crate::compile::{Accepted, hindrance, some_of};
+use crate::facts::Facts;
+
+const TYPE: ConditionType = ConditionType::HandoverFenced;
+
+pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: Option<&Accepted>) -> Finding {
+    let Sources {
+        facts, world, routers, ..
+    } = sources;
+    let Some(accepted) = accepted else {
+        return nothing_in_force(TYPE);
+    };
+    let fails = |message| Finding::fails(TYPE, ConditionReason::NotFenced, message);
+    if accepted.spec.clusters.is_empty() {
+        return fails(
+            "the shard has no spec.clusters: it owns no namespace by name, and members refuse none of its writes"
+                .to_owned(),
+        );
+    }
+    let older = silent(routers, name);
+    if !older.is_empty() {
+        let names = some_of(&older, ", ");
+        return fails(format!("writes by routers {names} do not say their epoch: update them"));
+    }
+    if let Some(Err(reason)) = facts.shards.get(name).and_then(|object| object.forced.as_ref()) {
+        return fails(format!("annotation {FORCE_RELEASE} forces nothing: {reason}"));
+    }
+    let ledger = &world.state.ledger;
+    let mut open = BTreeMap::<&str, Vec<&str>>::new();
+    let (mut fenced, mut partly) = (0_usize, 0_usize);
+    for cluster in ledger.clusters() {
+        let owned = ledger.in_cluster(cluster);
+        for (namespace, entry) in owned.filter(|(_, entry)| entry.owner.as_ref() == Some(name)) {
+            let stuck = || entry.closing && hindrance(facts, cluster, namespace).is_some();
+            if entry.is_fenced() && !stuck() {
+                fenced += 1;
+                partly += usize::from(!entry.fence.whole);
+            } else {
+                open.entry(cluster).or_default().push(namespace);
+            }
+        }
+    }
+    if !open.is_empty() {
+        let open: Vec<_> = open
+            .into_iter()
+            .map(|(cluster, all)| why_not(facts, cluster, &all))
+            .collect();
+        return fails(some_of(&open, "; "));
+    }
+    let since = if partly > 0 {
+        format!("; {partly} of them since after their first write, and one of before may still arrive")
+    } else {
+        String::new()
+    };
+    Finding::holds(
+        TYPE,
+        format!("the members of its {fenced} namespaces refuse writes of former owners{since}"),
+    )
+}
+
+/// Routers that may serve the shard and do not say the epoch of its writes.
+fn silent(routers: &Routers, name: &ShardName) -> BTreeSet<String> {
+    let silent = routers
+        .iter()
+        .filter(|(_, state)| !state.says_epochs && state.may_serve(name));
+    silent.map(|(router, _)| router.clone()).collect()
+}
+
+fn why_not(facts: &Facts, cluster: &str, namespaces: &[&str]) -> String {
+    let named = some_of(namespaces.iter().copied(), ", ");
+    let mut reasons = namespaces
+        .iter()
+        .filter_map(|namespace| hindrance(facts, cluster, namespace));
+    let reason = reasons.next().unwrap_or_else(|| "not yet".to_owned());
+    format!("{cluster} ({named}): {reason}")
+}

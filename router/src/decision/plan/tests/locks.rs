@@ -1,0 +1,126 @@
+//! Locks that a ConfigMap or Endpoints carries, and what would delete locks of any kind.
+
+use super::*;
+
+const MAPS: &str = "/api/v1/namespaces/ops/configmaps";
+
+/// The callers' own namespace is home's, and the primary is `primary`.
+fn world(lock: &str, primary: &str) -> World {
+    let mut shard = two();
+    shard.rules.lock_resource = lock.into();
+    shard.rules.primary_cluster = primary.into();
+    World::new(shard)
+}
+
+#[test]
+fn a_config_map_carries_the_lock_where_the_shard_says_so() {
+    world("configmaps", "east").check(&[
+        (&format!("GET {MAPS}/op"), "leader-election → east lease:op---blue"),
+        (&format!("PUT {MAPS}/op"), "leader-election → east lease:op---blue"),
+        (&format!("PATCH {MAPS}/op"), "leader-election → east lease:op---blue"),
+        (&format!("DELETE {MAPS}/op"), "leader-election → east lease:op---blue"),
+        (&format!("POST {MAPS}"), "own-namespace ? home, east by lease op"),
+        (
+            &format!("GET {MAPS}?fieldSelector=metadata.name=op"),
+            "leader-election ⇒ east lease:op---blue",
+        ),
+        (
+            &format!("GET {MAPS}?watch&fieldSelector=metadata.name=op"),
+            "leader-election ⇒ east lease:op---blue",
+        ),
+        (
+            "GET /api/v1/watch/namespaces/ops/configmaps/op",
+            "leader-election ⇒ east lease:op---blue",
+        ),
+        (
+            &format!("DELETE {MAPS}?fieldSelector=metadata.name=op"),
+            "leader-election → east lease:op---blue",
+        ),
+        // All others are whose they were.
+        (&format!("GET {MAPS}/other"), "own-namespace → home"),
+        (&format!("GET {MAPS}"), "own-namespace ⇒ home"),
+        (&format!("DELETE {MAPS}"), "own-namespace → home"),
+        ("GET /api/v1/namespaces/ns-a/configmaps/op", "owned-namespace → east"),
+        ("GET /api/v1/namespaces/ops/endpoints/op", "own-namespace → home"),
+        // A Lease of the name is the election's all the same.
+        (&format!("PUT {LEASES}/op"), "leader-election → east lease:op---blue"),
+    ]);
+    world("", "east").check(&[
+        (&format!("GET {MAPS}/op"), "own-namespace → home"),
+        (&format!("POST {MAPS}"), "own-namespace → home"),
+    ]);
+    world("endpoints", "east").check(&[
+        (
+            "PUT /api/v1/namespaces/ops/endpoints/op",
+            "leader-election → east lease:op---blue",
+        ),
+        (&format!("PUT {MAPS}/op"), "own-namespace → home"),
+    ]);
+}
+
+#[test]
+fn a_collection_shows_the_lock_by_its_own_name() {
+    world("configmaps", "home").check(&[
+        (&format!("GET {MAPS}"), "own-namespace ⇒ home shown:op"),
+        (&format!("GET {MAPS}?watch"), "own-namespace ⇒ home shown:op"),
+        (
+            &format!("GET {MAPS}?fieldSelector=metadata.name=other"),
+            "own-namespace ⇒ home",
+        ),
+    ]);
+}
+
+#[test]
+fn locks_are_not_deleted_by_the_dozen() {
+    for all in ["", "?labelSelector=", "?labelSelector=!app", "?labelSelector=app!=x"] {
+        let (maps, leases) = (format!("DELETE {MAPS}{all}"), format!("DELETE {LEASES}{all}"));
+        let world = world("configmaps", "home");
+        world.check(&[(&maps, "leader-election ✗ 403"), (&leases, "leader-election ✗ 403")]);
+        assert!(
+            world.fault(&maps).to_string().contains("delete op by its name"),
+            "{all}"
+        );
+    }
+    world("configmaps", "home").check(&[
+        (&format!("DELETE {MAPS}?labelSelector=app=x"), "own-namespace → home"),
+        (&format!("DELETE {LEASES}?labelSelector=app"), "other-lease → home"),
+        (
+            &format!("DELETE {LEASES}?fieldSelector=metadata.name=other"),
+            "other-lease → home",
+        ),
+        (
+            &format!("DELETE {LEASES}?fieldSelector=metadata.name=op"),
+            "leader-election → home lease:op---blue",
+        ),
+    ]);
+}
+
+/// What keeps other ConfigMaps from being made (their namespace is leaving the shard, their member is cordoned) does not
+/// keep the lock from being made.
+#[test]
+fn what_stops_other_objects_does_not_stop_the_election() {
+    let mut shard = two();
+    shard.rules.lock_resource = "configmaps".into();
+    let world = World::of(vec!["ops/blue".into()], Some(shard), |target| {
+        target.cordoned = target.cluster == "home";
+    });
+    let Plan::Choose(choose) = world.plan(&world.pod(), &format!("POST {MAPS}"), &[]).plan else {
+        panic!("the body tells");
+    };
+    let held: Vec<_> = choose.candidates.iter().map(|one| one.held.is_some()).collect();
+    assert_eq!(held, [true, false]);
+    assert!(choose.candidates[1].forward.is_priority());
+}
+
+/// A Pod that owns its lock must be seen by the garbage collector of the member that has the lock; a Lease has no owner.
+#[test]
+fn the_owner_of_a_lock_is_looked_for() {
+    let asks = |request: &str| {
+        world("configmaps", "east")
+            .forward(request)
+            .needs
+            .contains(&Need::Owners)
+    };
+    assert!(asks(&format!("PUT {MAPS}/op")));
+    assert!(!asks(&format!("PUT {LEASES}/op")));
+}

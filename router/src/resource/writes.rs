@@ -1,0 +1,207 @@
+//! Writes that are open at members, by the grant of the (cluster, namespace) pair by which they left: what the hub asks about a
+//! pair that is being released (`docs/semantics.md#handover`).
+//!
+//! Of a pair it is said that its writes are answered only where that is known of all of them. A write whose answer never came
+//! may still be carried out; and what an earlier process of this router's name has sent nobody can tell, so that of grants
+//! that there were when this one was told for the first time nothing is said.
+//!
+//! Also which namespaces have no annotation, as their member said when it refused a write: they were made anew. Until the agent
+//! has annotated such a one its owner's writes say no epoch. They would be admitted whoever the owner is by then, so that they
+//! leave only while this router hears the hub: without that nobody waits for it, and the namespace may be another's. Callers:
+//! `dispatch` counts and asks, `subscribe` reports.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use parking_lot::Mutex;
+use portolan_wire::v1;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::value::snapshot::{GrantState, Snapshot};
+
+/// How long writes say no epoch before one says it again. Agents annotate within a second, if they are there.
+const BARE_FOR: Duration = Duration::from_secs(5);
+/// More that are made anew in a few seconds are refused for that long.
+const MAX_BARE: usize = 10_000;
+
+/// Cluster and namespace.
+type Pair = (Arc<str>, Arc<str>);
+
+/// All of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Writes {
+    // Sharded locks: each write takes one twice.
+    pairs: DashMap<Pair, Open>,
+    /// Epochs of the pairs that there were when the hub had told this process for the first time; `None`: it has not. A mutex:
+    /// held for a look-up.
+    inherited: Mutex<Option<HashMap<Pair, u64>>>,
+    /// Something is being released, and not all of its writes were answered.
+    awaited: AtomicBool,
+    /// A write of something that is awaited is over.
+    over: Notify,
+    /// Namespaces without an annotation, with the epoch of the write that was refused, and when.
+    bare: DashMap<Pair, (u64, Instant)>,
+    /// The hub has told all that it knows on a stream that is open.
+    hears_hub: AtomicBool,
+}
+
+/// While it is held, a stream to the hub is open.
+#[derive(Debug)]
+pub(crate) struct HubHeard(Arc<Writes>);
+
+/// Of one pair.
+#[derive(Debug, Default)]
+struct Open {
+    count: usize,
+    /// The highest epoch of those whose outcome is not known.
+    lost: Option<u64>,
+}
+
+/// One write. Dropped, it is over; its outcome is not known if it had left and was not [`Self::answered`].
+#[derive(Debug)]
+pub(crate) struct Write {
+    all: Arc<Writes>,
+    pair: Pair,
+    epoch: u64,
+    left: bool,
+}
+
+impl Writes {
+    /// To be called before it is looked whether the grant still holds: what is not counted by then does not leave.
+    pub(crate) fn begin(self: &Arc<Self>, cluster: &Arc<str>, namespace: &str, epoch: u64) -> Write {
+        let pair = (cluster.clone(), Arc::from(namespace));
+        self.pairs.entry(pair.clone()).or_default().count += 1;
+        Write {
+            all: self.clone(),
+            pair,
+            epoch,
+            left: false,
+        }
+    }
+
+    /// The hub has told this process all that it knows, for the first time: what is granted by now may have been granted to an
+    /// earlier one.
+    pub(crate) fn inherit(&self, snapshot: &Snapshot) {
+        let mut inherited = self.inherited.lock();
+        if inherited.is_none() {
+            let pairs = snapshot.pairs();
+            let pairs =
+                pairs.map(|(cluster, namespace, pair)| ((cluster.clone(), namespace.clone()), pair.owner_count));
+            *inherited = Some(pairs.collect());
+        }
+    }
+
+    /// Pairs that are being released and of which no write is open. `None`: nothing can be said yet.
+    pub(crate) fn answered(&self, snapshot: &Snapshot) -> Option<v1::WritesAnswered> {
+        let inherited = self.inherited.lock();
+        let inherited = inherited.as_ref()?;
+        // Before it is looked: what ends from here on wakes.
+        self.awaited.store(true, Ordering::SeqCst);
+        let mut awaited = false;
+        let mut answered = v1::WritesAnswered::default();
+        let releasing = snapshot
+            .pairs()
+            .filter(|(_, _, pair)| pair.state == GrantState::Releasing);
+        for (cluster, namespace, pair) in releasing {
+            let key = (cluster.clone(), namespace.clone());
+            let epoch = pair.owner_count;
+            let open = self.pairs.get(&key);
+            let is_open = open.as_ref().is_some_and(|open| open.count > 0);
+            let is_lost = open.is_some_and(|open| open.lost.is_some_and(|lost| lost >= epoch));
+            awaited |= is_open;
+            if !is_open && !is_lost && inherited.get(&key) != Some(&epoch) {
+                answered.pairs.push(v1::PairEpoch {
+                    cluster: cluster.to_string(),
+                    namespace: namespace.to_string(),
+                    epoch,
+                });
+            }
+        }
+        self.awaited.store(awaited, Ordering::SeqCst);
+        answered
+            .pairs
+            .sort_by(|a, b| (&a.cluster, &a.namespace).cmp(&(&b.cluster, &b.namespace)));
+        Some(answered)
+    }
+
+    /// A stream to the hub begins.
+    pub(crate) fn stream(self: &Arc<Self>) -> HubHeard {
+        HubHeard(self.clone())
+    }
+
+    /// A member said that the namespace has no annotation, when it refused a write of this epoch.
+    pub(crate) fn has_no_epoch(&self, cluster: &Arc<str>, namespace: &str, epoch: u64) {
+        let now = Instant::now();
+        self.bare.retain(|_, (_, since)| now - *since < BARE_FOR);
+        if self.bare.len() < MAX_BARE {
+            self.bare.insert((cluster.clone(), Arc::from(namespace)), (epoch, now));
+        }
+    }
+
+    /// Whether a write of this epoch is to say none.
+    pub(crate) fn says_no_epoch(&self, cluster: &Arc<str>, namespace: &str, epoch: u64) -> bool {
+        if self.bare.is_empty() || !self.hears_hub.load(Ordering::SeqCst) {
+            return false;
+        }
+        let bare = self.bare.get(&(cluster.clone(), Arc::from(namespace)));
+        bare.is_some_and(|bare| bare.0 == epoch && bare.1.elapsed() < BARE_FOR)
+    }
+
+    /// Wakes when [`Self::answered`] may say more.
+    pub(crate) async fn changed(&self) {
+        self.over.notified().await;
+    }
+}
+
+impl HubHeard {
+    /// All that the hub knows was told.
+    pub(crate) fn told(&self) {
+        self.0.hears_hub.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for HubHeard {
+    fn drop(&mut self) {
+        self.0.hears_hub.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Write {
+    /// It is being sent.
+    pub(crate) fn leaves(&mut self) {
+        self.left = true;
+    }
+
+    /// The member has carried it out or refused it; or vouches that it never had it.
+    pub(crate) fn answered(&mut self) {
+        self.left = false;
+    }
+}
+
+impl Drop for Write {
+    fn drop(&mut self) {
+        let Entry::Occupied(mut entry) = self.all.pairs.entry(self.pair.clone()) else {
+            return;
+        };
+        let open = entry.get_mut();
+        open.count = open.count.saturating_sub(1);
+        if self.left {
+            open.lost = open.lost.max(Some(self.epoch));
+        }
+        let was_last = open.count == 0;
+        if was_last && open.lost.is_none() {
+            entry.remove();
+        }
+        if was_last && self.all.awaited.load(Ordering::SeqCst) {
+            self.all.over.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! What may be said of writes, and what may not.
+
+use portolan_wire::v1::resource::Body;
+
+use super::*;
+use crate::value::snapshot::told;
+
+fn snapshot(grants: &[(&str, u64, v1::GrantState)]) -> Arc<Snapshot> {
+    let grants = grants.iter().map(|(namespace, epoch, state)| v1::NamespaceGrant {
+        namespace: (*namespace).to_owned(),
+        owner_count: *epoch,
+        state: (*state).into(),
+        ..v1::NamespaceGrant::default()
+    });
+    let owned = v1::Ownership {
+        cluster: "east".into(),
+        shard: "ops/blue".into(),
+        namespaces: grants.collect(),
+        ..v1::Ownership::default()
+    };
+    told::upsert(&Snapshot::default(), "1", [Body::Ownership(owned)])
+        .snapshot
+        .into()
+}
+
+fn granted(epoch: u64) -> Arc<Snapshot> {
+    snapshot(&[("a", epoch, v1::GrantState::Granted)])
+}
+
+fn releasing(epoch: u64) -> Arc<Snapshot> {
+    snapshot(&[("a", epoch, v1::GrantState::Releasing)])
+}
+
+fn is_answered(writes: &Writes, epoch: u64) -> Option<bool> {
+    let answered = writes.answered(&releasing(epoch))?;
+    Some(
+        answered
+            .pairs
+            .iter()
+            .any(|pair| pair.namespace == "a" && pair.epoch == epoch),
+    )
+}
+
+/// Of a process that was there when epoch 2 came.
+fn writes() -> Arc<Writes> {
+    let writes = Arc::new(Writes::default());
+    writes.inherit(&granted(1));
+    writes
+}
+
+fn begun(writes: &Arc<Writes>, epoch: u64) -> Write {
+    let mut write = writes.begin(&"east".into(), "a", epoch);
+    write.leaves();
+    write
+}
+
+#[tokio::test]
+async fn a_pair_is_answered_once_its_last_write_is() {
+    let writes = writes();
+    assert_eq!(is_answered(&writes, 2), Some(true));
+    let (mut one, mut other) = (begun(&writes, 2), begun(&writes, 2));
+    assert_eq!(is_answered(&writes, 2), Some(false));
+    one.answered();
+    drop(one);
+    assert_eq!(is_answered(&writes, 2), Some(false));
+    other.answered();
+    drop(other);
+    writes.changed().await;
+    assert_eq!(is_answered(&writes, 2), Some(true));
+    assert!(writes.pairs.is_empty());
+    assert_eq!(writes.answered(&granted(2)).unwrap().pairs, []);
+}
+
+#[test]
+fn a_write_whose_outcome_is_not_known_is_never_answered() {
+    let writes = writes();
+    drop(begun(&writes, 2));
+    assert_eq!(is_answered(&writes, 2), Some(false));
+    assert_eq!(is_answered(&writes, 3), Some(true), "it was of an earlier grant");
+}
+
+#[test]
+fn one_that_never_left_is_nothing() {
+    let writes = writes();
+    drop(writes.begin(&"east".into(), "a", 2));
+    assert_eq!(is_answered(&writes, 2), Some(true));
+}
+
+#[test]
+fn nothing_is_said_of_what_an_earlier_process_may_have_sent() {
+    let writes = Arc::new(Writes::default());
+    assert_eq!(is_answered(&writes, 2), None, "the hub has told nothing yet");
+    writes.inherit(&granted(2));
+    // Of later transactions all is known.
+    writes.inherit(&granted(3));
+    assert_eq!(is_answered(&writes, 2), Some(false));
+    assert_eq!(is_answered(&writes, 3), Some(true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_say_no_epoch_for_a_while_where_their_member_has_none_and_only_while_the_hub_is_heard() {
+    let writes = Arc::<Writes>::default();
+    let (east, west) = (Arc::from("east"), Arc::from("west"));
+    let bare = |epoch| writes.says_no_epoch(&east, "ns-a", epoch);
+    let stream = writes.stream();
+    stream.told();
+    assert!(!bare(3));
+    writes.has_no_epoch(&east, "ns-a", 3);
+    assert!(bare(3));
+    assert!(!bare(4), "another grant");
+    assert!(!writes.says_no_epoch(&west, "ns-a", 3));
+    tokio::time::advance(BARE_FOR).await;
+    assert!(!bare(3), "by now it may be annotated");
+    writes.has_no_epoch(&east, "ns-a", 3);
+    drop(stream);
+    assert!(!bare(3), "the namespace may be another's by now");
+    let stream = writes.stream();
+    assert!(!bare(3), "nor is it known before the hub has told");
+    stream.told();
+    assert!(bare(3));
+}

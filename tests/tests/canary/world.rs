@@ -1,0 +1,238 @@
+//! What the upgrade is made on: three control planes, a fleet whose router Pods reach, a node of east that runs them, and the
+//! examples as they are.
+
+use std::path::PathBuf;
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use portolan_node::{Images, Lan, Node, Options, Pace};
+use portolan_testbed::{Cluster, Options as Clusters, Pods, Testbed, eventually};
+use portolan_tests::ctl;
+use portolan_tests::fleet::{Fleet, FleetOptions};
+use portolan_tests::kubectl::Kubectl;
+use portolan_tests::programs::{argument, program};
+use portolan_tests::world::create_namespace;
+use serde_json::{Value, json};
+
+const CRD: &str = include_str!("../../../examples/greeting-crd.yaml");
+const RBAC: &str = include_str!("../../../examples/greeting-rbac.yaml");
+const ROOT: &str = include_str!("../../../examples/canary-root.yaml");
+const OPERATOR: &str = include_str!("../../../examples/canary-operator.yaml");
+const MEMBERS: [&str; 2] = ["east", "west"];
+/// Namespace of the operator and its root.
+const HOME: &str = "operators";
+/// The StatefulSet.
+const NAME: &str = "greeting-operator";
+/// What the canary takes by name.
+pub(crate) const TRIED: &str = "try-it";
+/// Namespaces of each member beside it.
+const NAMESPACES: usize = 6;
+
+/// A member cluster and a namespace of it.
+pub(crate) type Place = (String, String);
+
+pub(crate) struct World {
+    pub(crate) fleet: Fleet,
+    /// Where there are Greetings.
+    pub(crate) places: Vec<Place>,
+    _node: Node,
+    testbed: Testbed,
+}
+
+/// A version of the operator, as its StatefulSet names it: its image, and what it is given.
+#[derive(Clone, Copy)]
+pub(crate) struct Version {
+    image: &'static str,
+    pub(crate) greeter: &'static str,
+}
+
+pub(crate) const OLD: Version = Version {
+    image: "registry.example.com/greeting-operator:1.0",
+    greeter: "registry.example.com/greeter:1.0",
+};
+/// It makes Deployments without an image, which no API server takes.
+pub(crate) const BAD: Version = Version {
+    image: "registry.example.com/greeting-operator:1.1",
+    greeter: "",
+};
+pub(crate) const NEW: Version = Version {
+    image: "registry.example.com/greeting-operator:1.2",
+    greeter: "registry.example.com/greeter:1.2",
+};
+
+impl World {
+    pub(crate) async fn start() -> anyhow::Result<Self> {
+        let lan = Lan::here();
+        let testbed = Testbed::start_with(Clusters {
+            clusters: ["hub"].into_iter().chain(MEMBERS).map(str::to_owned).collect(),
+            pods: Pods::OnNodes,
+            address: Some(lan.address()),
+            ..Clusters::default()
+        })
+        .await?;
+        let images = [OLD, BAD, NEW].iter().map(|version| version.image);
+        let operator = program(NAME)?;
+        let node = Node::start(Options {
+            name: "node-1".to_owned(),
+            kubeconfig: testbed.cluster("east").direct_kubeconfig_path().to_owned(),
+            images: images.fold(Images::new(), |all, image| all.with(image, operator.clone())),
+            apart: lan.apart(),
+            folder: testbed.dir().join("node-1"),
+            pace: Pace::default(),
+        })
+        .await?;
+        let places = places();
+        for member in MEMBERS {
+            prepare(testbed.cluster(member), &places).await?;
+        }
+        let options = FleetOptions {
+            hub: "hub",
+            members: &MEMBERS,
+            router_address: Some(lan.address().into()),
+            ..FleetOptions::default()
+        };
+        let fleet = Fleet::start(&testbed, options).await?;
+        let world = Self {
+            fleet,
+            places,
+            _node: node,
+            testbed,
+        };
+        world.install().await?;
+        Ok(world)
+    }
+
+    /// The root on the hub, the operator in east.
+    async fn install(&self) -> anyhow::Result<()> {
+        for member in MEMBERS {
+            let file = argument(self.cluster(member).direct_kubeconfig_path());
+            let account = format!("{HOME}/{NAME}");
+            ctl::ok(&["allow", "--member-kubeconfig", &file, &account]).await?;
+        }
+        self.kubectl("hub").ok_with(&["apply", "-f", "-"], ROOT).await?;
+        let maps = Api::<ConfigMap>::namespaced(self.cluster("east").client().await?, HOME);
+        let map: ConfigMap = serde_json::from_value(self.kubeconfig()?)?;
+        maps.create(&PostParams::default(), &map).await?;
+        self.kubectl("east").ok_with(&["apply", "-f", "-"], OPERATOR).await?;
+        Ok(())
+    }
+
+    /// As in `examples/operator-pod.yaml`.
+    fn kubeconfig(&self) -> anyhow::Result<Value> {
+        let cluster = json!({"server": self.fleet.router_url()?, "certificate-authority": "/etc/portolan/ca.crt"});
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "portolan",
+            "clusters": [{"name": "portolan", "cluster": cluster}],
+            "users": [{"name": "operator", "user": {"tokenFile": "/var/run/secrets/portolan/token"}}],
+            "contexts": [{"name": "portolan", "context": {"cluster": "portolan", "user": "operator", "namespace": HOME}}],
+        });
+        let data = json!({"ca.crt": self.fleet.ca_pem()?, "kubeconfig": config.to_string()});
+        Ok(json!({"metadata": {"name": "portolan-kubeconfig"}, "data": data}))
+    }
+
+    pub(crate) fn cluster(&self, name: &str) -> &Cluster {
+        self.testbed.cluster(name)
+    }
+
+    /// As administrator, past the router.
+    pub(crate) fn kubectl(&self, cluster: &str) -> Kubectl {
+        Kubectl::new(self.cluster(cluster).direct_kubeconfig_path())
+    }
+
+    async fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.cluster("east").client().await.unwrap(), HOME)
+    }
+
+    /// Of each Pod of the operator: its uid and how often it was started again.
+    pub(crate) async fn runs(&self) -> Vec<(String, i32)> {
+        let (pods, ours) = (self.pods().await, ListParams::default().labels("app=greeting-operator"));
+        let mut pods = pods.list(&ours).await.unwrap().items;
+        pods.sort_by_key(ResourceExt::name_any);
+        let restarts = |pod: &Pod| {
+            let containers = pod
+                .status
+                .iter()
+                .flat_map(|status| status.container_statuses.iter().flatten());
+            containers.map(|container| container.restart_count).sum()
+        };
+        pods.iter().map(|pod| (pod.uid().unwrap(), restarts(pod))).collect()
+    }
+
+    /// The StatefulSet's template is of this version; no Pod is touched.
+    pub(crate) async fn release(&self, version: Version) {
+        let env = json!([{"name": "GREETER_IMAGE", "value": version.greeter}]);
+        let container = json!({"name": "operator", "image": version.image, "env": env});
+        self.edit(json!({"template": {"spec": {"containers": [container]}}}))
+            .await;
+    }
+
+    /// From this ordinal upwards Pods become those of the template.
+    pub(crate) async fn partition(&self, ordinal: u32) {
+        let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": ordinal}});
+        self.edit(json!({"updateStrategy": strategy})).await;
+    }
+
+    async fn edit(&self, spec: Value) {
+        let sets = Api::<StatefulSet>::namespaced(self.cluster("east").client().await.unwrap(), HOME);
+        let patch = Patch::Strategic(json!({"spec": spec}));
+        sets.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// As `kubectl rollout undo`.
+    pub(crate) async fn undo(&self) {
+        let undo = ["rollout", "undo", "-n", HOME, "statefulset/greeting-operator"];
+        self.kubectl("east").ok(&undo).await.unwrap();
+    }
+
+    /// Deletes the Pod of this ordinal, and waits until it runs again as the template has it by then.
+    pub(crate) async fn renew(&self, ordinal: u32, version: Version) {
+        let name = format!("{NAME}-{ordinal}");
+        self.pods().await.delete(&name, &DeleteParams::default()).await.unwrap();
+        self.runs_as(ordinal, version).await;
+    }
+
+    pub(crate) async fn runs_as(&self, ordinal: u32, version: Version) {
+        let (pods, name) = (self.pods().await, format!("{NAME}-{ordinal}"));
+        eventually(&format!("{name} is of {}", version.image), || async {
+            let pod = pods.get(&name).await?;
+            let image = pod.spec.iter().flat_map(|spec| &spec.containers).next();
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+            let is_new = image.and_then(|main| main.image.as_deref()) == Some(version.image);
+            let is_there = phase == Some("Running") && pod.metadata.deletion_timestamp.is_none();
+            anyhow::ensure!(is_new && is_there, "{:?}", pod.status);
+            Ok(())
+        })
+        .await;
+    }
+
+    /// `portolanctl shards …` of the fleet.
+    pub(crate) async fn shards(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let dir: PathBuf = self.fleet.dir().to_path_buf();
+        let dir = argument(&dir);
+        ctl::ok(&[&["shards"], arguments, &["--dir", &dir]].concat()).await
+    }
+}
+
+/// What stands in a member before the fleet.
+async fn prepare(member: &Cluster, places: &[Place]) -> anyhow::Result<()> {
+    let kubectl = Kubectl::new(member.direct_kubeconfig_path());
+    for manifest in [CRD, RBAC] {
+        kubectl.ok_with(&["apply", "-f", "-"], manifest).await?;
+    }
+    for (_, namespace) in places.iter().filter(|(cluster, _)| cluster == member.name()) {
+        create_namespace(member, namespace).await?;
+    }
+    Ok(())
+}
+
+fn places() -> Vec<Place> {
+    let of = |member: &'static str| {
+        let names = (0..NAMESPACES).map(move |index| format!("shop-{member}-{index}"));
+        names.map(move |name| (member.to_owned(), name))
+    };
+    // In one member alone: a shard owns a namespace of one name once.
+    let tried = [("east".to_owned(), TRIED.to_owned())];
+    tried.into_iter().chain(MEMBERS.into_iter().flat_map(of)).collect()
+}

@@ -1,0 +1,173 @@
+//! Moves namespaces from shard to shard, many at the same time, by edits of the ShardingConfigs as people make them: of the old owner
+//! and the new one, in either order. Sometimes it thinks better of one that is on its way. One by one: `portolanctl shards move`.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use portolan_crds::ShardingConfig;
+use portolan_testbed::eventually;
+use portolan_tests::ctl;
+use portolan_tests::programs::argument;
+use portolan_tests::world::HUB;
+use rand::rngs::StdRng;
+use rand::seq::{IteratorRandom as _, SliceRandom as _};
+use rand::{RngExt as _, SeedableRng as _};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::ground::{Ground, NAMESPACES, SHARDS, clusters, first_owner, member_of};
+use crate::history::{History, revision};
+use crate::judge::Ask;
+
+/// Between two edits, in milliseconds.
+const PAUSE: std::ops::Range<u64> = 100..700;
+/// At most so many are on their way.
+const UNDER_WAY: usize = 9;
+/// Of one edit.
+const AT_A_TIME: std::ops::RangeInclusive<usize> = 1..=4;
+/// Of a hundred, so many of those that are on their way are wanted elsewhere at an edit.
+const ANEW: u32 = 3;
+
+/// What somebody wanted, and when that was written.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) ask: Ask,
+    pub(crate) at: Instant,
+}
+
+pub(crate) struct Mover<'a> {
+    ground: &'a Ground,
+    history: &'a History,
+    hub: Client,
+    rng: StdRng,
+    /// As the ShardingConfigs say it.
+    wanted: BTreeMap<&'static str, &'static str>,
+    pub(crate) asks: BTreeMap<&'static str, Vec<Asked>>,
+    pub(crate) count: usize,
+}
+
+impl<'a> Mover<'a> {
+    pub(crate) async fn new(ground: &'a Ground, history: &'a History, seed: u64) -> anyhow::Result<Self> {
+        Ok(Self {
+            ground,
+            history,
+            hub: ground.world.cluster(HUB).client().await?,
+            rng: StdRng::seed_from_u64(seed),
+            wanted: NAMESPACES.into_iter().map(|name| (name, first_owner(name))).collect(),
+            asks: BTreeMap::new(),
+            count: 0,
+        })
+    }
+
+    /// Until so many are asked for in all.
+    pub(crate) async fn run(&mut self, until: usize) {
+        while self.count < until {
+            let most = self.rng.random_range(AT_A_TIME).min(until - self.count);
+            let drawn = self.draw(most);
+            if !drawn.is_empty() {
+                self.edit(&drawn).await;
+            }
+            sleep(Duration::from_millis(self.rng.random_range(PAUSE))).await;
+        }
+    }
+
+    /// Namespaces with another owner than is wanted now.
+    fn draw(&mut self, most: usize) -> Vec<(&'static str, &'static str)> {
+        let under_way = self.under_way();
+        let anew = under_way.iter().copied().find(|_| self.rng.random_ratio(ANEW, 100));
+        let room = UNDER_WAY.saturating_sub(under_way.len()).min(most);
+        let idle = NAMESPACES.into_iter().filter(|name| !under_way.contains(name));
+        let names = idle.sample(&mut self.rng, room).into_iter().chain(anew).take(most);
+        let drawn = names.map(|name| {
+            let others = SHARDS.into_iter().filter(|shard| *shard != self.wanted[name]);
+            (name, others.choose(&mut self.rng).unwrap())
+        });
+        drawn.collect()
+    }
+
+    fn under_way(&self) -> Vec<&'static str> {
+        let open = |name: &&str| !self.history.is_settled(name, self.wanted[name]);
+        NAMESPACES.into_iter().filter(|name| open(name)).collect()
+    }
+
+    /// Waits until all that is wanted is so; `portolanctl shards move` moves alone.
+    pub(crate) async fn settle(&self) {
+        let what = "every move ends";
+        // A hub that has started waits for routers of before.
+        for _ in 0..2 {
+            let settled = async {
+                while !self.under_way().is_empty() {
+                    sleep(Duration::from_millis(50)).await;
+                }
+            };
+            if tokio::time::timeout(portolan_testbed::patience(), settled)
+                .await
+                .is_ok()
+            {
+                return;
+            }
+        }
+        panic!("{what}: {:?} do not", self.under_way());
+    }
+
+    /// One, by the command line.
+    pub(crate) async fn by_hand(&mut self) {
+        let (name, to) = self.draw(1)[0];
+        let (dir, shard) = (argument(self.ground.world.fleet.dir()), format!("operators/{to}"));
+        let (before, member) = (self.revision_of(name).await, member_of(name));
+        let arguments = [
+            "shards",
+            "move",
+            name,
+            "--cluster",
+            member,
+            "--to",
+            &shard,
+            "--dir",
+            &dir,
+            "--yes",
+        ];
+        ctl::ok(&arguments).await.unwrap();
+        self.asked(name, to, before);
+    }
+
+    async fn edit(&mut self, drawn: &[(&'static str, &'static str)]) {
+        let mut befores = Vec::new();
+        let mut changed = Vec::new();
+        for (name, to) in drawn {
+            befores.push(self.revision_of(name).await);
+            changed.extend([self.wanted[name], to]);
+            self.wanted.insert(name, to);
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        changed.shuffle(&mut self.rng);
+        let shards: Api<ShardingConfig> = Api::namespaced(self.hub.clone(), "operators");
+        for shard in changed {
+            let owners = self.wanted.iter().map(|(name, owner)| (*name, *owner));
+            let patch = Patch::Merge(json!({"spec": {"clusters": clusters(owners, shard)}}));
+            let params = PatchParams::default();
+            eventually("an edit is taken", || shards.patch(shard, &params, &patch)).await;
+        }
+        for ((name, to), before) in drawn.iter().zip(befores) {
+            self.asked(name, to, before);
+        }
+    }
+
+    async fn revision_of(&self, name: &str) -> u64 {
+        revision(self.ground.world.cluster(member_of(name))).await
+    }
+
+    fn asked(&mut self, name: &'static str, to: &'static str, before: u64) {
+        self.count += 1;
+        self.wanted.insert(name, to);
+        let ask = Ask {
+            shard: to.to_owned(),
+            revision: before,
+        };
+        let at = Instant::now();
+        self.asks.entry(name).or_default().push(Asked { ask, at });
+    }
+}
