@@ -70,14 +70,15 @@ Examples:
   $ portolanctl shards move shop-c --cluster east --to ops/b --dir fleet --yes";
 
 const PROMOTE_HELP: &str = "\
-The canary of a root becomes the rule, step by step. With --percent it gets so many percent of all
-buckets, beside what it takes by name and by hash; what a smaller part had it keeps. Without, it
-gives back all that it takes: the other shards share that out, and nothing else moves but to keep
-them equal. It stays, with its Pods and nothing to own, as without it every Pod of the StatefulSet
-would be another shard's.
+The canary of a root becomes the rule, step by step. With --percent it gets so many percent of
+all buckets, beside what it takes by name and by hash; what a smaller part had it keeps. Without,
+it gives back all that it takes: the other shards share that out, and nothing else moves but to
+keep them equal. It stays, with its Pods and nothing to own, as without it every Pod of the
+StatefulSet would be another shard's.
 
-Which version a Pod runs is the StatefulSet's affair: before the canary gives back, the Pods of the
-others have to run what it runs. What moves is handed over: for some seconds nobody writes there.
+Which version a Pod runs is the StatefulSet's affair: before the canary gives back, the Pods of
+the others have to run what it runs. What moves is handed over: for some seconds nobody writes
+there.
 
 It is one edit of the root, which must be in force as it stands, and is not written if somebody
 else has changed it meanwhile. Whoever keeps the root in a file changes it there too.
