@@ -28,6 +28,8 @@ use crate::value::snapshot::{GrantState, Snapshot};
 const BARE_FOR: Duration = Duration::from_secs(5);
 /// More that are made anew in a few seconds are refused for that long.
 const MAX_BARE: usize = 10_000;
+/// How long a write that said no epoch may be carried out after its answer was lost. No API server works longer on a request.
+const LOST_FOR: Duration = Duration::from_mins(1);
 
 /// Cluster and namespace.
 type Pair = (Arc<str>, Arc<str>);
@@ -60,6 +62,8 @@ struct Open {
     count: usize,
     /// The highest epoch of those whose outcome is not known.
     lost: Option<u64>,
+    /// When the last of those that said no epoch was lost. Its member admits it whatever the epoch is by then.
+    lost_bare: Option<Instant>,
 }
 
 /// One write. Dropped, it is over; its outcome is not known if it had left and was not [`Self::answered`].
@@ -67,13 +71,14 @@ struct Open {
 pub(crate) struct Write {
     all: Arc<Writes>,
     pair: Pair,
-    epoch: u64,
+    epoch: Option<u64>,
     left: bool,
 }
 
 impl Writes {
-    /// To be called before it is looked whether the grant still holds: what is not counted by then does not leave.
-    pub(crate) fn begin(self: &Arc<Self>, cluster: &Arc<str>, namespace: &str, epoch: u64) -> Write {
+    /// To be called before it is looked whether the grant still holds: what is not counted by then does not leave. The epoch is
+    /// the one that the write says, if it says any.
+    pub(crate) fn begin(self: &Arc<Self>, cluster: &Arc<str>, namespace: &str, epoch: Option<u64>) -> Write {
         let pair = (cluster.clone(), Arc::from(namespace));
         self.pairs.entry(pair.clone()).or_default().count += 1;
         Write {
@@ -112,7 +117,7 @@ impl Writes {
             let epoch = pair.owner_count;
             let open = self.pairs.get(&key);
             let is_open = open.as_ref().is_some_and(|open| open.count > 0);
-            let is_lost = open.is_some_and(|open| open.lost.is_some_and(|lost| lost >= epoch));
+            let is_lost = open.is_some_and(|open| open.has_lost(epoch));
             awaited |= is_open;
             if !is_open && !is_lost && inherited.get(&key) != Some(&epoch) {
                 answered.pairs.push(v1::PairEpoch {
@@ -171,6 +176,14 @@ impl Drop for HubHeard {
     }
 }
 
+impl Open {
+    /// Whether a write may still be carried out that its member would admit in this epoch or before.
+    fn has_lost(&self, epoch: u64) -> bool {
+        let is_late = self.lost_bare.is_some_and(|since| since.elapsed() < LOST_FOR);
+        is_late || self.lost.is_some_and(|lost| lost >= epoch)
+    }
+}
+
 impl Write {
     /// It is being sent.
     pub(crate) fn leaves(&mut self) {
@@ -190,11 +203,13 @@ impl Drop for Write {
         };
         let open = entry.get_mut();
         open.count = open.count.saturating_sub(1);
-        if self.left {
-            open.lost = open.lost.max(Some(self.epoch));
+        match self.epoch {
+            _ if !self.left => {}
+            None => open.lost_bare = Some(Instant::now()),
+            epoch => open.lost = open.lost.max(epoch),
         }
         let was_last = open.count == 0;
-        if was_last && open.lost.is_none() {
+        if was_last && open.lost.is_none() && open.lost_bare.is_none() {
             entry.remove();
         }
         if was_last && self.all.awaited.load(Ordering::SeqCst) {

@@ -229,7 +229,8 @@ impl Leg {
     fn open_write(&self) -> Option<Write> {
         let (grant, replanner) = (self.forward.grant.as_ref()?, self.replanner.as_ref()?);
         let cluster = &self.forward.target.cluster;
-        Some(replanner.writes().begin(cluster, &grant.namespace, grant.epoch))
+        let said = grant.fenced.then_some(grant.epoch);
+        Some(replanner.writes().begin(cluster, &grant.namespace, said))
     }
 
     /// A namespace that was made anew is not annotated yet, and its member would refuse every epoch.

@@ -14,7 +14,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 
 use crate::value::fault::{Fault, Origin};
 use crate::value::media::{Media, ranges};
-use crate::value::object::protobuf::MAGIC;
 
 /// Cause that names the member cluster at fault.
 const MEMBER_CAUSE: &str = "MemberCluster";
@@ -71,14 +70,6 @@ pub(crate) fn done(format: Media) -> Response<Bytes> {
         ..v1::Status::default()
     };
     written(StatusCode::OK, &status, format)
-}
-
-/// What a member's Status says, in JSON or protobuf.
-pub(crate) fn message_of(body: &[u8]) -> Option<String> {
-    if body.starts_with(MAGIC) {
-        return protobuf::message(body);
-    }
-    serde_json::from_slice::<v1::Status>(body).ok()?.message
 }
 
 /// Whether the client will not read the Status of a refusal. client-go does not when it asks for aggregated discovery:

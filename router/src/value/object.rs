@@ -75,6 +75,18 @@ pub(crate) fn metadata(json: &[u8]) -> Result<ObjectMeta, serde_json::Error> {
     serde_json::from_slice(json).map(|object: Object| object.metadata)
 }
 
+/// What a member's Status says, in JSON or protobuf.
+pub(crate) fn message_of(status: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Status {
+        message: Option<String>,
+    }
+    if status.starts_with(protobuf::MAGIC) {
+        return protobuf::message(status);
+    }
+    serde_json::from_slice::<Status>(status).ok()?.message
+}
+
 /// Reads a JSON or YAML body. 400 if it is neither, or could be read in two ways: a field given twice, which one reader
 /// merges and the next one replaces, YAML's merge key, or its tags.
 pub(crate) fn parse(encoding: Encoding, body: &[u8]) -> Result<Value, Fault> {

@@ -11,8 +11,9 @@ use portolan_crds::selector::Selector;
 
 use super::choose::{By, Candidate, Choose, OtherLease};
 use super::merged::{Merged, Outcome};
-use super::{Forward, Plan, Refusal, Rewrite, Rule, single};
+use super::{Forward, Plan, Refusal, Rewrite, Rule, scope, single};
 use crate::value::classify::{ResourceRequest, Verb};
+use crate::value::fault::Fault;
 use crate::value::snapshot::{GrantState, LeaseName};
 
 impl Merged<'_> {
@@ -69,7 +70,9 @@ impl Merged<'_> {
         }
         let wanted = request.query.first("labelSelector").unwrap_or_default();
         // One that cannot be read deletes nothing: it is refused where it is sent.
-        let takes_locks = Selector::parse(&wanted).is_ok_and(|wanted| wanted.matches(&BTreeMap::new()));
+        // The agent's labels locks may have, as all objects of the namespace.
+        let takes_locks = |wanted| scope::finer(self.shard, &wanted).matches(&BTreeMap::new());
+        let takes_locks = Selector::parse(&wanted).is_ok_and(takes_locks);
         takes_locks.then(|| {
             let message = format!(
                 "this would delete leader locks, of other shards too: select by labels that locks have not, or delete {} by \
@@ -80,17 +83,23 @@ impl Merged<'_> {
         })
     }
 
-    /// A ConfigMap or Endpoints: the body tells whether it is the lock. What stops any other must not stop the election.
+    /// A ConfigMap or Endpoints: the body tells whether it is the lock. What stops any other must not stop the election, nor the
+    /// other way round.
     fn create_lock(&self, names: &LeaseName, resource: &ResourceRequest, namespace: &str) -> Outcome {
-        let election = self.election(names)?;
-        let (rule, other) = match self.single(resource, namespace) {
-            Ok((rule, forward)) => (rule, forward.into()),
-            Err(Refusal { rule, fault }) => {
-                let (forward, held) = (election.clone(), Some(fault.to_string()));
-                (rule, Candidate { forward, held })
-            }
+        // The place of one that cannot be is held, with the plan of the other, by which nothing is sent.
+        let held = |forward: &Forward, fault: &Fault| Candidate {
+            forward: forward.clone(),
+            held: Some(fault.to_string()),
         };
-        let candidates = vec![other, election.into()];
+        let (rule, candidates) = match (self.single(resource, namespace), self.election(names)) {
+            (Ok((rule, other)), Ok(election)) => (rule, vec![other.into(), election.into()]),
+            (Ok((rule, other)), Err(Refusal { fault, .. })) => {
+                let election = held(&other, &fault);
+                (rule, vec![other.into(), election])
+            }
+            (Err(Refusal { rule, fault }), Ok(election)) => (rule, vec![held(&election, &fault), election.into()]),
+            (Err(refusal), Err(_)) => return Err(refusal),
+        };
         let by = By::Lease(OtherLease::told(names, resource, false));
         Ok((rule, Plan::Choose(Box::new(Choose { candidates, by }))))
     }

@@ -49,7 +49,7 @@ fn writes() -> Arc<Writes> {
 }
 
 fn begun(writes: &Arc<Writes>, epoch: u64) -> Write {
-    let mut write = writes.begin(&"east".into(), "a", epoch);
+    let mut write = writes.begin(&"east".into(), "a", Some(epoch));
     write.leaves();
     write
 }
@@ -79,10 +79,22 @@ fn a_write_whose_outcome_is_not_known_is_never_answered() {
     assert_eq!(is_answered(&writes, 3), Some(true), "it was of an earlier grant");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_lost_write_that_said_no_epoch_is_of_every_epoch_for_a_minute() {
+    let writes = writes();
+    let mut write = writes.begin(&"east".into(), "a", None);
+    write.leaves();
+    drop(write);
+    assert_eq!(is_answered(&writes, 2), Some(false));
+    assert_eq!(is_answered(&writes, 9), Some(false), "its member admits it in any");
+    tokio::time::advance(LOST_FOR).await;
+    assert_eq!(is_answered(&writes, 9), Some(true));
+}
+
 #[test]
 fn one_that_never_left_is_nothing() {
     let writes = writes();
-    drop(writes.begin(&"east".into(), "a", 2));
+    drop(writes.begin(&"east".into(), "a", Some(2)));
     assert_eq!(is_answered(&writes, 2), Some(true));
 }
 

@@ -6,15 +6,17 @@
 
 use http::{Response, StatusCode};
 use memchr::memmem;
+use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_crds::policy::{REFUSED_GRANT_OVER, REFUSED_NO_GRANT};
 
 use super::Run;
 use super::outcome::{fault_of, proxies};
 use crate::decision::plan::WriteGrant;
 use crate::resource::upstream::{Body, Broke, UpstreamError, gather};
-use crate::value::classify::Impersonation;
+use crate::value::classify::{Impersonation, ResourceRequest};
 use crate::value::fault::Fault;
 use crate::value::media::Media;
+use crate::value::object::message_of;
 
 /// In the Status of an API server whose impersonation filter refuses, whatever its encoding.
 const REFUSED: &[u8] = b"cannot impersonate resource";
@@ -42,7 +44,9 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
         };
         fault_of(forward, &error)
     })?;
-    if let (Some(grant), Some(why)) = (fenced, FencedOff::of(&body)) {
+    let asked = run.leg.asked.resource.as_ref();
+    let why = || FencedOff::of(&message_of(&body)?, asked?);
+    if let Some((grant, why)) = fenced.and_then(|grant| Some((grant, why()?))) {
         if let (FencedOff::HasNone, Some(replanner)) = (why, &run.leg.replanner) {
             let cluster = &forward.target.cluster;
             replanner.writes().has_no_epoch(cluster, &grant.namespace, grant.epoch);
@@ -62,32 +66,62 @@ enum FencedOff {
     IsOver,
     /// The namespace was made anew, and its annotation is to follow. The next try may say no epoch.
     HasNone,
+    /// The router may not say epochs any more, which the hub hears from the member's agent.
+    MayNotSay,
 }
 
 impl FencedOff {
-    /// By the policy's own words. What else it refuses, or another policy of a like name, is for the client.
-    fn of(status: &[u8]) -> Option<Self> {
-        let at = memmem::find(status, DENIES.as_bytes())?;
-        let said = &status[at + DENIES.len()..];
-        if said.starts_with(REFUSED_GRANT_OVER.as_bytes()) {
-            Some(Self::IsOver)
+    /// By the words of the policy, from the first to the last: clients choose names, and other refusals repeat them. What else it
+    /// refuses, or another policy of a like name, is for the client.
+    fn of(message: &str, asked: &ResourceRequest) -> Option<Self> {
+        if may_not_say(message) {
+            return Some(Self::MayNotSay);
+        }
+        let named = message.strip_prefix(&format!("{} \"", asked.kind()))?;
+        let (name, said) = named.split_once('"')?;
+        // The name of a create is whatever its body says; with a quote in it, it would be escaped.
+        let is_plain = name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+        let is_asked = !asked.named_by_path || asked.name.as_deref() == Some(name);
+        let said = said.strip_prefix(" is forbidden: ")?.strip_prefix(DENIES)?;
+        if !is_plain || !is_asked {
+            None
+        } else if said == REFUSED_NO_GRANT {
+            Some(Self::HasNone)
         } else {
-            said.starts_with(REFUSED_NO_GRANT.as_bytes()).then_some(Self::HasNone)
+            let over = said.strip_prefix(REFUSED_GRANT_OVER)?;
+            over.starts_with(": epoch ").then_some(Self::IsOver)
         }
     }
 }
 
+/// Whether the API server does not let the router say shard and epoch.
+fn may_not_say(message: &str) -> bool {
+    let refuses = |key: &str| message.contains(&format!("cannot impersonate resource \"userextras/{key}\""));
+    message.starts_with("userextras.authentication.k8s.io ") && [FENCE_EPOCH, FENCE_SHARD].into_iter().any(refuses)
+}
+
 /// Nothing of it was carried out.
 fn fenced_off(cluster: &str, grant: &WriteGrant, why: FencedOff) -> Fault {
-    let why = match why {
-        FencedOff::IsOver => "is in another epoch",
-        FencedOff::HasNone => "has none yet",
+    let WriteGrant {
+        namespace,
+        shard,
+        epoch,
+        ..
+    } = grant;
+    let not_taken = |why: &str| {
+        format!(
+            "member cluster {cluster} does not take writes of epoch {epoch} of namespace {namespace}, which shard {shard} had last, \
+             as that {why}: try again"
+        )
     };
     Fault::TooManyRequests {
-        message: format!(
-            "member cluster {cluster} does not take writes of epoch {} of namespace {}, which shard {} had last, as that {why}: try again",
-            grant.epoch, grant.namespace, grant.shard
-        ),
+        message: match why {
+            FencedOff::IsOver => not_taken("is in another epoch"),
+            FencedOff::HasNone => not_taken("has none yet"),
+            FencedOff::MayNotSay => format!(
+                "member cluster {cluster} does not let the router say of which epoch a write is: run `portolanctl join` for it again"
+            ),
+        },
         retry_after_seconds: 1,
         cluster: Some(cluster.to_owned()),
     }
@@ -123,23 +157,75 @@ mod tests {
 
     use super::*;
 
+    fn asked(name: Option<&str>) -> ResourceRequest {
+        ResourceRequest {
+            group: "example.com".to_owned(),
+            resource: "ports".to_owned(),
+            name: name.map(str::to_owned),
+            named_by_path: name.is_some(),
+            ..ResourceRequest::default()
+        }
+    }
+
     #[test]
     fn only_what_the_fence_says_of_epochs_is_to_be_tried_again() {
         assert!(DENIES.contains(&format!("'{POLICY_FENCE}' with binding '{POLICY_FENCE}'")));
-        let denied = |words: &str| format!("configmaps \"one\" is forbidden: {DENIES}{words}");
+        let denied = |words: &str| format!("ports.example.com \"one\" is forbidden: {DENIES}{words}");
         let is_over = denied(&format!("{REFUSED_GRANT_OVER}: epoch 3, and the namespace is in 4"));
         let has_none = denied(REFUSED_NO_GRANT);
-        assert_eq!(FencedOff::of(is_over.as_bytes()), Some(FencedOff::IsOver));
-        assert_eq!(FencedOff::of(has_none.as_bytes()), Some(FencedOff::HasNone));
-        for other in [
-            denied("annotation ctrlmesh.kusionstack.io/epoch is reserved for portolan-agent: leave it as it is"),
-            "configmaps \"portolan-fence\" is forbidden: User \"x\" cannot patch resource".to_owned(),
-            format!(
-                "ValidatingAdmissionPolicy 'portolan-fences' with binding 'x' denied request: {REFUSED_GRANT_OVER}"
-            ),
-        ] {
-            assert_eq!(FencedOff::of(other.as_bytes()), None, "{other}");
+        for asked in [asked(Some("one")), asked(None)] {
+            assert_eq!(FencedOff::of(&is_over, &asked), Some(FencedOff::IsOver));
+            assert_eq!(FencedOff::of(&has_none, &asked), Some(FencedOff::HasNone));
+            for other in [
+                denied("annotation ctrlmesh.kusionstack.io/epoch is reserved for portolan-agent: leave it as it is"),
+                denied(&format!("{REFUSED_NO_GRANT} of mine")),
+                has_none.replacen("ports.example.com", "ports", 1),
+                "ports.example.com \"portolan-fence\" is forbidden: User \"x\" cannot patch resource".to_owned(),
+                format!(
+                    "ValidatingAdmissionPolicy 'portolan-fences' with binding 'x' denied request: {REFUSED_GRANT_OVER}"
+                ),
+            ] {
+                assert_eq!(FencedOff::of(&other, &asked), None, "{other}");
+            }
         }
+        assert_eq!(FencedOff::of(&has_none, &asked(Some("two"))), None);
+    }
+
+    /// RBAC repeats the name that was asked for, whatever it is.
+    #[test]
+    fn a_name_does_not_speak_for_the_fence() {
+        for name in [
+            format!("{DENIES}{REFUSED_NO_GRANT}"),
+            format!("one\" is forbidden: {DENIES}{REFUSED_NO_GRANT}"),
+            format!("ports.example.com \"one\" is forbidden: {DENIES}{REFUSED_NO_GRANT}"),
+        ] {
+            let forbidden = format!("ports.example.com {name:?} is forbidden: User \"x\" cannot patch resource");
+            for asked in [asked(Some(&name)), asked(Some("one")), asked(None)] {
+                assert_eq!(FencedOff::of(&forbidden, &asked), None, "{forbidden}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_member_that_takes_back_the_right_to_say_epochs_is_tried_again() {
+        let refused = |key: &str| {
+            format!(
+                "userextras.authentication.k8s.io \"4\" is forbidden: User \"r\" cannot impersonate resource \"userextras/{key}\" in \
+                 API group \"authentication.k8s.io\" at the cluster scope"
+            )
+        };
+        for key in [FENCE_EPOCH, FENCE_SHARD] {
+            assert_eq!(FencedOff::of(&refused(key), &asked(None)), Some(FencedOff::MayNotSay));
+        }
+        assert_eq!(FencedOff::of(&refused("scopes"), &asked(None)), None);
+        let grant = WriteGrant {
+            namespace: "ns-a".to_owned(),
+            shard: "ops/blue".to_owned(),
+            epoch: 4,
+            fenced: true,
+        };
+        let fault = fenced_off("east", &grant, FencedOff::MayNotSay);
+        assert!(matches!(&fault, Fault::TooManyRequests { .. }) && fault.to_string().contains("`portolanctl join`"));
     }
 
     #[test]

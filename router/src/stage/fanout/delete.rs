@@ -15,6 +15,7 @@ use crate::stage::preflight::Pending;
 use crate::stage::reply;
 use crate::value::fault::{Fault, MemberFailure};
 use crate::value::media::Media;
+use crate::value::object::message_of;
 
 /// Of a failed member's answer.
 const MAX_STATUS_BYTES: usize = 64 << 10;
@@ -81,7 +82,7 @@ impl FanOuts {
                 let body = gather(body, MAX_STATUS_BYTES).await.unwrap_or_default();
                 (
                     head.status,
-                    reply::message_of(&body).unwrap_or_else(|| head.status.to_string()),
+                    message_of(&body).unwrap_or_else(|| head.status.to_string()),
                 )
             }
         };

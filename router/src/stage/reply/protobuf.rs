@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 use prost::Message;
 
-use crate::value::object::protobuf::{MAGIC, open, put};
+use crate::value::object::protobuf::{MAGIC, put};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Unknown {
@@ -58,12 +58,6 @@ pub(super) struct StatusCause {
     pub(super) reason: Option<String>,
     #[prost(string, optional, tag = "2")]
     pub(super) message: Option<String>,
-}
-
-/// What a Status in its envelope says.
-pub(super) fn message(body: &[u8]) -> Option<String> {
-    let (_, object) = open(body)?;
-    Status::decode(object).ok()?.message
 }
 
 /// A Status in its envelope.

@@ -7,6 +7,8 @@ use prost::Message;
 use super::protobuf::{Status, Unknown};
 use super::*;
 use crate::value::fault::MemberFailure;
+use crate::value::object::message_of;
+use crate::value::object::protobuf::MAGIC;
 
 fn unavailable(sent: bool) -> Fault {
     Fault::Unavailable {

@@ -63,6 +63,12 @@ pub(crate) fn owners(object: &[u8]) -> Option<Vec<[String; 4]>> {
     Some(found)
 }
 
+/// What a Status in its envelope says.
+pub(super) fn message(body: &[u8]) -> Option<String> {
+    let (_, status) = open(body)?;
+    String::from_utf8(wire::last(status, STATUS_MESSAGE)??.to_vec()).ok()
+}
+
 fn map(object: &[u8], number: u64) -> Option<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     for meta in wire::metas(object) {

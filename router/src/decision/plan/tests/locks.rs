@@ -72,7 +72,15 @@ fn a_collection_shows_the_lock_by_its_own_name() {
 
 #[test]
 fn locks_are_not_deleted_by_the_dozen() {
-    for all in ["", "?labelSelector=", "?labelSelector=!app", "?labelSelector=app!=x"] {
+    for all in [
+        "",
+        "?labelSelector=",
+        "?labelSelector=!app",
+        "?labelSelector=app!=x",
+        "?labelSelector=ctrlmesh.kusionstack.io/namespace=ops",
+        "?labelSelector=ctrlmesh.kusionstack.io/control=true,app!=x",
+        "?labelSelector=ctrlmesh.kusionstack.io/sharding-hash",
+    ] {
         let (maps, leases) = (format!("DELETE {MAPS}{all}"), format!("DELETE {LEASES}{all}"));
         let world = world("configmaps", "home");
         world.check(&[(&maps, "leader-election ✗ 403"), (&leases, "leader-election ✗ 403")]);
@@ -110,6 +118,18 @@ fn what_stops_other_objects_does_not_stop_the_election() {
     let held: Vec<_> = choose.candidates.iter().map(|one| one.held.is_some()).collect();
     assert_eq!(held, [true, false]);
     assert!(choose.candidates[1].forward.is_priority());
+}
+
+/// Nor does what keeps the lock from being made (its primary was withdrawn) keep others from it.
+#[test]
+fn what_stops_the_election_does_not_stop_other_objects() {
+    let world = withdrawn::withdrawn(world("configmaps", "east"), &["east"]);
+    let Plan::Choose(choose) = world.plan(&world.pod(), &format!("POST {MAPS}"), &[]).plan else {
+        panic!("the body tells");
+    };
+    let held: Vec<_> = choose.candidates.iter().map(|one| one.held.clone()).collect();
+    assert!(held[0].is_none() && *choose.candidates[0].forward.target.cluster == *"home");
+    assert!(held[1].as_ref().is_some_and(|why| why.contains("east was withdrawn")));
 }
 
 /// A Pod that owns its lock must be seen by the garbage collector of the member that has the lock; a Lease has no owner.

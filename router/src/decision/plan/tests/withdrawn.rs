@@ -3,7 +3,10 @@
 use super::*;
 
 fn without(clusters: &[&str]) -> World {
-    let mut world = World::new(two());
+    withdrawn(World::new(two()), clusters)
+}
+
+pub(super) fn withdrawn(mut world: World, clusters: &[&str]) -> World {
     let bodies = clusters.iter().map(|cluster| {
         v1::resource::Body::Target(v1::Target {
             cluster: (*cluster).to_owned(),
