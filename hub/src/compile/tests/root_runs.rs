@@ -17,7 +17,7 @@ fn edits_of_children_do_not_count_after_a_restart() {
     fleet.restart();
     let world = fleet.settle();
     assert_eq!(owners(&world), before);
-    let first = |(cluster, namespace): &(_, _)| {
+    let first = |(cluster, namespace): &(String, String)| {
         let entry = world.state.ledger.get(cluster, namespace).unwrap();
         entry.owner_count == entry.view_revision
     };
