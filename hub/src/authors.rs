@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::authentication::v1::UserInfo;
-use portolan_crds::labels::GROUP;
+use portolan_crds::labels::{FORCE_RELEASE, GROUP};
 use portolan_crds::{Claim, ShardingConfigSpec};
 use serde::Deserialize;
 use serde_json::Value;
@@ -117,7 +117,7 @@ pub(crate) async fn review(reviewer: &AccessReviewer, write: &Write) -> Result<(
     Err(Refusal::Forbidden(forbidden(user, &refused)))
 }
 
-/// Whether the write changes what a ShardingConfig claims.
+/// Whether the write changes what a ShardingConfig claims, or forces it to let go.
 fn is_claim(write: &Write) -> Result<bool, Refusal> {
     if (write.resource.group.as_str(), write.resource.resource.as_str()) != (GROUP, "shardingconfigs") {
         let Resource { group, resource } = &write.resource;
@@ -125,7 +125,13 @@ fn is_claim(write: &Write) -> Result<bool, Refusal> {
             format!("only writes of shardingconfigs are reviewed here, not of {resource:?} in group {group:?}");
         return Err(Refusal::Invalid(message));
     }
-    Ok(write.new_spec().is_some())
+    // Whoever forces a release takes namespaces from routers that may still serve them.
+    let forces = write.operation != "DELETE" && forced(&write.object) != forced(&write.old_object);
+    Ok(write.new_spec().is_some() || forces)
+}
+
+fn forced(object: &Value) -> &Value {
+    &object["metadata"]["annotations"][FORCE_RELEASE]
 }
 
 async fn may(reviewer: &AccessReviewer, question: Question) -> Result<bool, Refusal> {
@@ -245,6 +251,10 @@ mod tests {
         (same.operation, same.old_object) = ("UPDATE".to_owned(), same.object.clone());
         same.object["metadata"] = json!({"annotations": {"a": "b"}});
         assert_eq!(review(&reviewer, &same).await, Ok(()));
+        let mut forced = same.clone();
+        forced.object["metadata"]["annotations"][FORCE_RELEASE] = json!("west/ns-a@1: it burnt");
+        assert!(matches!(review(&reviewer, &forced).await, Err(Refusal::Forbidden(_))));
+        asked.lock().clear();
         let mut deleted = same.clone();
         (deleted.operation, deleted.object) = ("DELETE".to_owned(), Value::Null);
         assert_eq!(review(&reviewer, &deleted).await, Ok(()));

@@ -201,11 +201,12 @@ pub(crate) fn decide(
 ) -> Decided {
     let run = before.run + 1;
     let mut ledger = Ledger::clone(&before.ledger);
+    ledger.outdate_forced(facts);
     ledger.free(facts, released, now);
     ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
     let outcome = arbitrate::arbitrate(facts, settings, before, &ledger, now);
     ledger.settle(facts, &outcome.claims, (run, now));
-    ledger.fence(facts);
+    ledger.fence(facts, released, run);
     ledger.forget(facts);
     let state = State {
         run,

@@ -148,6 +148,7 @@ impl Distributor {
             }
             self.publish_again(&mut decided, &mut state);
             let waiting = !state.ledger.releasing().is_empty()
+                || state.ledger.awaits_epochs()
                 || state.ledger.is_withholding()
                 || writes.have_failed()
                 || !self.ledger.is_due();

@@ -173,6 +173,8 @@ pub(crate) struct AgentReport {
     pub(crate) policies: String,
     /// How far the orders to fence namespaces are, by namespace.
     pub(crate) fences: BTreeMap<String, v1::FenceState>,
+    /// What was doubtful about the last fence that was told to be closed, although there was a Namespace.
+    pub(crate) fence_doubt: Option<String>,
     /// Why a signing key of it that was proven is not taken.
     pub(crate) refused_key: Option<String>,
 }

@@ -52,6 +52,8 @@ pub(crate) struct Closing {
     /// Whose earlier ones are to be refused.
     pub(crate) epoch: u64,
     pub(crate) standing: Standing,
+    /// What it was when it was doubted.
+    doubted: Standing,
     /// The Namespace that was annotated; `None`: there was none.
     uid: Option<String>,
     /// API servers by the address that they say they have.
@@ -74,7 +76,7 @@ pub(crate) enum Standing {
     Annotated,
     /// All of them go by it, or there is nothing that could be written to.
     Closed,
-    /// Was [`Self::Closed`], and may be another Namespace by now, or have lost its annotation.
+    /// Was annotated or [`Self::Closed`], and may be another Namespace by now, or have lost its annotation.
     Doubted,
 }
 
@@ -99,7 +101,7 @@ impl Closing {
     pub(crate) fn annotated(&mut self, uid: &str, anew: bool) {
         let same = !anew && self.uid.as_deref() == Some(uid);
         if same && self.standing == Standing::Doubted {
-            self.standing = Standing::Closed;
+            self.standing = self.doubted;
             return;
         }
         if !same {
@@ -111,8 +113,12 @@ impl Closing {
         self.standing = Standing::Annotated;
     }
 
-    /// Whether what is known of the Namespace, its uid and the epoch of its annotation, is what was closed.
+    /// Whether what is known of the Namespace, its uid and the epoch of its annotation, is what was closed. Of one that is being
+    /// asked about the uid alone is compared: its annotation may be too new to be known.
     pub(crate) fn agrees(&self, known: Option<(&str, Option<u64>)>) -> bool {
+        if self.standing == Standing::Annotated {
+            return known.map(|(uid, _)| uid) == self.uid.as_deref();
+        }
         if self.standing != Standing::Closed {
             return true;
         }
@@ -120,9 +126,9 @@ impl Closing {
         known == closed
     }
 
-    /// It does not agree.
+    /// It does not agree: looked at anew.
     pub(crate) fn doubt(&mut self) {
-        self.standing = Standing::Doubted;
+        (self.doubted, self.standing) = (self.standing, Standing::Doubted);
     }
 
     /// An API server could not be asked, or not be counted.
@@ -340,6 +346,27 @@ mod tests {
         }
         closing.gone();
         assert!(closing.agrees(None) && !closing.agrees(Some(("u", None))));
+    }
+
+    /// Between two questions: it is never annotated unless that is looked at.
+    #[test]
+    fn a_namespace_that_was_made_anew_while_it_is_asked_about_is_annotated_anew() {
+        let mut closing = annotated();
+        closing.heard("a", Heard::GoesByIt);
+        for known in [Some(("u", None)), Some(("u", Some(5)))] {
+            assert!(closing.agrees(known), "the inventory lags");
+        }
+        for known in [None, Some(("v", None))] {
+            assert!(!closing.agrees(known), "{known:?}");
+        }
+        let mut same = closing.clone();
+        same.doubt();
+        same.annotated("u", false);
+        assert_eq!((same.standing, same.in_a_row), (Standing::Annotated, 1));
+        closing.doubt();
+        closing.annotated("v", true);
+        closing.count(1, Addresses::default());
+        assert_eq!((closing.standing, closing.in_a_row), (Standing::Annotated, 0));
     }
 
     #[test]

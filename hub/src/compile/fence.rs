@@ -55,17 +55,56 @@ impl Entry {
         }
         self.fence = PairFence {
             epoch: self.owner_count + 1,
-            whole: true,
+            whole: self.fence.whole,
         };
         true
+    }
+
+    /// Whether every router has heard that writes are to say their epoch, of those that say none until then. `is_anew`: they may
+    /// say none again.
+    fn all_say_epochs(&mut self, is_anew: bool, released: &Released, run: u64) {
+        if !self.is_fenced() || self.fence.whole || is_anew {
+            self.saying_since = None;
+            return;
+        }
+        let since = *self.saying_since.get_or_insert(run);
+        if since < run && since <= released.by_all {
+            (self.fence.whole, self.saying_since) = (true, None);
+        }
     }
 }
 
 impl Ledger {
+    /// Whoever forces a release before it has begun forces nothing: what is held begins a later epoch than is named.
+    pub(super) fn outdate_forced(&mut self, facts: &Facts) {
+        let named = facts.shards.iter().filter_map(|(shard, object)| {
+            let forced = object.forced.as_ref()?.as_ref().ok()?;
+            Some((shard, forced))
+        });
+        for (shard, forced) in named {
+            for (cluster, namespace, epoch) in &forced.pairs {
+                let entry = self.get_mut(cluster, namespace);
+                let held = entry.filter(|entry| entry.owner.as_ref() == Some(shard) && entry.releasing_since.is_none());
+                if let Some(entry) = held.filter(|entry| entry.owner_count == *epoch) {
+                    entry.owner_count += 1;
+                    entry.fence.whole = false;
+                }
+            }
+        }
+    }
+
+    /// Whether it is waited for routers to hear that their writes are to say their epoch.
+    pub(crate) fn awaits_epochs(&self) -> bool {
+        let mut entries = self.clusters().flat_map(|cluster| self.in_cluster(cluster));
+        entries.any(|(_, entry)| entry.saying_since.is_some())
+    }
+
     /// Writes say their epoch where the member goes by it, and say none where it does not any more: its right was taken, or the
     /// Namespace was made anew and has no annotation yet. Where the member goes by a later epoch, as after the ledger was lost, a
     /// later one begins.
-    pub(super) fn fence(&mut self, facts: &Facts) {
+    ///
+    /// A router says no epoch before it has heard that it is to: once all have heard it, what says none has ended.
+    pub(super) fn fence(&mut self, facts: &Facts, released: &Released, run: u64) {
         for (cluster, namespace, entry) in self.entries_mut() {
             if entry.owner.is_none() {
                 continue;
@@ -74,7 +113,9 @@ impl Ledger {
             let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
             if entry.releasing_since.is_some() {
                 // It was made anew, and while nobody knew of it writes to it may have said nothing.
-                entry.fence.whole &= known.is_none_or(|known| known.epoch.is_some());
+                let is_anew = known.is_some_and(|known| known.epoch.is_none());
+                entry.fence.whole &= !is_anew;
+                entry.all_say_epochs(is_anew, released, run);
                 continue;
             }
             let beyond = known
@@ -93,6 +134,7 @@ impl Ledger {
                     entry.fence.whole = false;
                 }
             }
+            entry.all_say_epochs(false, released, run);
         }
     }
 }

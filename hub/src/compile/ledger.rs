@@ -23,6 +23,9 @@ pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;
 /// Where each namespace that a shard has is: shard → namespace → cluster.
 pub(super) type Homes<'a> = BTreeMap<&'a ShardName, BTreeMap<&'a str, &'a str>>;
 
+/// No pair has so many owners. A member that says so must not use up the epochs of all others.
+const NO_EPOCH: u64 = 1 << 52;
+
 /// Pairs that have or had an owner, by cluster and namespace.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Ledger {
@@ -40,7 +43,7 @@ pub(crate) struct Ledger {
 pub(crate) struct Entry {
     /// `None`: free.
     pub(crate) owner: Option<ShardName>,
-    /// Number of owners it has had.
+    /// The epoch of its owner: grows with each, and no two of a namespace have the same.
     pub(crate) owner_count: u64,
     /// View revision at which it entered its owner's shard, or that of the last one while it is free.
     pub(crate) view_revision: u64,
@@ -50,6 +53,8 @@ pub(crate) struct Entry {
     pub(crate) releasing_from: Option<Timestamp>,
     /// Whose writes the member takes.
     pub(crate) fence: PairFence,
+    /// Of a fence that is not whole: the run since which writes are to say their epoch, as far as this process knows.
+    pub(crate) saying_since: Option<u64>,
     /// Every router has let go of it, and the member is to refuse what still arrives of its owner.
     pub(crate) closing: bool,
 }
@@ -126,6 +131,10 @@ impl Ledger {
         self.departures
             .get(cluster)
             .map_or(0, |departures| departures.dropped_up_to(shard))
+    }
+
+    pub(super) fn get_mut(&mut self, cluster: &str, namespace: &str) -> Option<&mut Entry> {
+        self.pairs.get_mut(cluster)?.get_mut(namespace)
     }
 
     pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = (&str, &str, &mut Entry)> {
@@ -257,8 +266,13 @@ impl Ledger {
         }
     }
 
-    /// Forgets free pairs that are no more: their member is gone, or known not to have the namespace.
+    /// Forgets free pairs that are no more: their member is gone, or known not to have the namespace. No view revision is behind
+    /// an epoch of theirs: those of a namespace of this name begin after it.
     pub(super) fn forget(&mut self, facts: &Facts) {
+        let epochs = self.pairs.values().flat_map(BTreeMap::values);
+        let epochs = epochs.map(|entry| entry.owner_count.max(entry.fence.epoch));
+        let last = epochs.filter(|epoch| *epoch < NO_EPOCH).max();
+        self.skip_to(last.unwrap_or_default());
         let is_there = |cluster: &str, namespace: &str| {
             let inventory = facts.inventory(cluster);
             facts.members.contains_key(cluster) && inventory.is_none_or(|all| all.contains_key(namespace))
@@ -281,11 +295,13 @@ impl Ledger {
         let namespaces = self.pairs.entry(cluster.to_owned()).or_default();
         let entry = namespaces.entry(namespace.to_owned()).or_insert(Entry {
             owner: None,
-            owner_count: 0,
+            // One of this name may have been forgotten, and late writes to it say its epochs.
+            owner_count: self.view_revision,
             view_revision: 0,
             releasing_since: None,
             releasing_from: None,
             fence: PairFence::default(),
+            saying_since: None,
             closing: false,
         });
         match &entry.owner {

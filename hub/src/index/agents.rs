@@ -24,6 +24,9 @@ const COVERAGE_AGES: Duration = Duration::from_secs(30);
 /// No pair has more owners. What is beyond it in an annotation is none of ours.
 const MAX_EPOCH: u64 = 1 << 53;
 
+/// What agents say of a fence that is closed because there is no Namespace.
+const NOTHING_THERE: &str = "there is no such Namespace";
+
 /// Agents tell of coverage at most once a second: by then they have told which objects of a new namespace lack their labels.
 const NAMESPACE_SETTLES: Duration = Duration::from_secs(3);
 
@@ -145,6 +148,14 @@ impl AgentReport {
                 let states: BTreeMap<_, _> = states.collect();
                 if self.fences == states {
                     return Change::Nothing;
+                }
+                let closed = states
+                    .values()
+                    .filter(|state| state.closed && state.message != NOTHING_THERE);
+                // Kept when the order is over: what was closed so stays so.
+                let doubts = closed.map(|state| Some(&state.message).filter(|message| !message.is_empty()));
+                if let Some(doubt) = doubts.max() {
+                    self.fence_doubt = doubt.cloned();
                 }
                 self.fences = states;
                 Change::Compile

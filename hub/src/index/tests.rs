@@ -235,6 +235,34 @@ fn a_release_that_is_forced_is_a_change_for_the_compiler() {
     assert!(facts.is_forced(&name, &pair(1)) && !facts.is_forced(&name, &pair(2)));
 }
 
+/// Hubs drop what is said of an order once it is carried out, and the doubt goes on.
+#[test]
+fn what_is_doubtful_about_fences_is_kept_until_one_is_closed_without_doubt() {
+    let mut facts = Facts::default();
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let mut told = |closed, message: &str| {
+        let state = v1::FenceState {
+            namespace: "ns-a".to_owned(),
+            epoch: 1,
+            closed,
+            message: message.to_owned(),
+        };
+        folded(&mut facts, 1, Report::Fences(v1::Fences { fences: vec![state] }));
+        facts.agents["east"].fence_doubt.clone()
+    };
+    assert_eq!(told(false, "not yet"), None);
+    assert_eq!(
+        told(true, "20 answers in a row"),
+        Some("20 answers in a row".to_owned())
+    );
+    assert_eq!(
+        told(true, "there is no such Namespace"),
+        Some("20 answers in a row".to_owned())
+    );
+    assert_eq!(told(false, ""), Some("20 answers in a row".to_owned()));
+    assert_eq!(told(true, ""), None);
+}
+
 #[test]
 fn deltas_add_up_and_a_replaced_stream_has_no_say() {
     let mut facts = Facts::default();

@@ -32,39 +32,43 @@ pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: 
         let names = some_of(&older, ", ");
         return fails(format!("writes by routers {names} do not say their epoch: update them"));
     }
-    if let Some(Err(reason)) = facts.shards.get(name).and_then(|object| object.forced.as_ref()) {
-        return fails(format!("annotation {FORCE_RELEASE} forces nothing: {reason}"));
-    }
     let ledger = &world.state.ledger;
     let mut open = BTreeMap::<&str, Vec<&str>>::new();
-    let (mut fenced, mut partly) = (0_usize, 0_usize);
+    let (mut fenced, mut partly) = (0_usize, BTreeMap::<&str, Vec<&str>>::new());
+    let mut doubtful = BTreeSet::new();
     for cluster in ledger.clusters() {
         let owned = ledger.in_cluster(cluster);
         for (namespace, entry) in owned.filter(|(_, entry)| entry.owner.as_ref() == Some(name)) {
             let stuck = || entry.closing && hindrance(facts, cluster, namespace).is_some();
             if entry.is_fenced() && !stuck() {
                 fenced += 1;
-                partly += usize::from(!entry.fence.whole);
+                doubtful.insert(cluster);
+                if !entry.fence.whole {
+                    partly.entry(cluster).or_default().push(namespace);
+                }
             } else {
                 open.entry(cluster).or_default().push(namespace);
             }
         }
     }
+    let open = open.into_iter().map(|(cluster, all)| why_not(facts, cluster, &all));
+    let partly = partly.into_iter().map(|(cluster, all)| {
+        let named = some_of(&all, ", ");
+        format!("{cluster} ({named}): not every router has heard yet that its writes are to say their epoch")
+    });
+    let doubts = doubts(facts, doubtful);
+    let unread = facts
+        .shards
+        .get(name)
+        .and_then(|object| object.forced.as_ref()?.as_ref().err());
+    let unread = unread.map(|reason| format!("annotation {FORCE_RELEASE} forces nothing: {reason}"));
+    let open: Vec<_> = unread.into_iter().chain(open).chain(partly).collect();
     if !open.is_empty() {
-        let open: Vec<_> = open
-            .into_iter()
-            .map(|(cluster, all)| why_not(facts, cluster, &all))
-            .collect();
-        return fails(some_of(&open, "; "));
+        return fails(format!("{}{doubts}", some_of(&open, "; ")));
     }
-    let since = if partly > 0 {
-        format!("; {partly} of them since after their first write, and one of before may still arrive")
-    } else {
-        String::new()
-    };
     Finding::holds(
         TYPE,
-        format!("the members of its {fenced} namespaces refuse writes of former owners{since}"),
+        format!("the members of its {fenced} namespaces refuse writes of former owners{doubts}"),
     )
 }
 
@@ -74,6 +78,15 @@ fn silent(routers: &Routers, name: &ShardName) -> BTreeSet<String> {
         .iter()
         .filter(|(_, state)| !state.says_epochs && state.may_serve(name));
     silent.map(|(router, _)| router.clone()).collect()
+}
+
+/// What is doubtful about fences of these members, although their agents say that they are closed.
+fn doubts(facts: &Facts, clusters: BTreeSet<&str>) -> String {
+    let doubts = clusters.into_iter().filter_map(|cluster| {
+        let doubt = facts.agents.get(cluster)?.fence_doubt.as_ref()?;
+        Some(format!("; {cluster}: {doubt}"))
+    });
+    doubts.collect()
 }
 
 fn why_not(facts: &Facts, cluster: &str, namespaces: &[&str]) -> String {

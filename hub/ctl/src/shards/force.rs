@@ -34,15 +34,25 @@ pub(super) async fn run(args: &ForceArgs) -> anyhow::Result<()> {
     let by = whoami(&hub, MAX_BY).await;
     let forced = force(&releases, &args.pairs, &format!("{} (by {by})", args.reason.trim()))
         .with_context(|| format!("nothing of ShardingConfig {name} is forced"))?;
-    if args.edit.output.output == Output::Json {
-        println!(
-            "{}",
-            json!({ "shard": name, "annotation": forced.to_string(), "written": args.edit.yes })
-        );
-    } else {
+    let left = left(object.data["status"]["releasingCount"].as_u64(), &releases, &forced);
+    let is_json = args.edit.output.output == Output::Json;
+    let say = |written: bool| {
+        if is_json {
+            let annotation = forced.to_string();
+            println!(
+                "{}",
+                json!({ "shard": name, "annotation": annotation, "left": left, "written": written })
+            );
+        }
+    };
+    if !is_json {
         print!("{}", told(&forced, &releases));
     }
+    if args.pairs.is_empty() && left > 0 {
+        eprintln!("{left} more are being released that are not forced by this: say it again once these are gone");
+    }
     if !args.edit.yes {
+        say(false);
         eprintln!("nothing was written: add --yes");
         return Ok(());
     }
@@ -54,10 +64,17 @@ pub(super) async fn run(args: &ForceArgs) -> anyhow::Result<()> {
         .patch(name.name(), &PatchParams::default(), &Patch::Merge(patch))
         .await;
     written.with_context(|| format!("cannot write ShardingConfig {name}"))?;
+    say(true);
     Ok(())
 }
 
-/// Those that are named, or all that are being released.
+/// How many are being released and not forced, also of those of which the status does not tell.
+fn left(count: Option<u64>, releases: &[ReleaseStatus], forced: &ForcedRelease) -> usize {
+    let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
+    count.max(releases.len()).saturating_sub(forced.pairs.len())
+}
+
+/// Those that are named, or all of which the status tells that they are being released.
 fn force(releases: &[ReleaseStatus], named: &[String], reason: &str) -> anyhow::Result<ForcedRelease> {
     let pair = |one: &ReleaseStatus| format!("{}/{}", one.cluster, one.namespace);
     for name in named {
@@ -127,6 +144,7 @@ mod tests {
             "east/ns-b to ops/b: no longer waits for routers gateway to let go of it\n"
         );
         assert!(force(&releases, &["east/ns-c".to_owned()], "it burnt").is_err());
+        assert_eq!((left(Some(60), &releases, &all), left(None, &releases, &one)), (58, 1));
         assert!(force(&[], &[], "it burnt").is_err());
         assert!(force(&releases, &[], "").is_err());
     }

@@ -31,6 +31,7 @@ impl Ledger {
                     releasing_since: pair.releasing.then_some(FIRST_RUN),
                     releasing_from: None,
                     fence: pair.fence,
+                    saying_since: None,
                     closing: false,
                 };
                 (namespace, entry)

@@ -5,15 +5,15 @@ use portolan_crds::ledger::PairFence;
 
 use super::*;
 
-/// `a` has ns-a and ns-b of east, whose agent reports that routers may say their epoch.
+/// `a` has ns-z and ns-b of east, whose agent reports that routers may say their epoch.
 fn fleet() -> Fleet {
-    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    let mut fleet = Fleet::new(&["ns-b", "ns-z"]);
     fleet.caller("east", "p", "op");
     fleet.agent("east").allowed = Some(v1::Allowed {
         extras: [FENCE_EPOCH, FENCE_SHARD].map(str::to_owned).into(),
         ..v1::Allowed::default()
     });
-    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    fleet.apply("a", spec(&[("east", &["ns-b", "ns-z"])]));
     fleet.compile(0);
     fleet
 }
@@ -37,7 +37,7 @@ fn releasing() -> Fleet {
     let mut fleet = fleet();
     carried_out(&mut fleet, "ns-b", 1);
     fleet.compile(0);
-    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+    fleet.apply("a", spec(&[("east", &["ns-z"])]));
     fleet.apply("b", spec(&[("east", &["ns-b"])]));
     fleet.compile(0);
     fleet
@@ -78,11 +78,11 @@ fn over(epoch: u64) -> Released {
 fn writes_say_their_epoch_once_the_member_goes_by_it() {
     let mut fleet = fleet();
     let world = fleet.compile(0);
-    assert_eq!(orders(&world), [order("ns-a", 1), order("ns-b", 1)]);
+    assert_eq!(orders(&world), [order("ns-b", 1), order("ns-z", 2)]);
     assert_eq!(grant(&world, "a", "ns-b"), (1, false));
     carried_out(&mut fleet, "ns-b", 1);
     let world = fleet.compile(0);
-    assert_eq!(orders(&world), [order("ns-a", 1)]);
+    assert_eq!(orders(&world), [order("ns-z", 2)]);
     assert_eq!(grant(&world, "a", "ns-b"), (1, true));
     let fence = world.state.ledger.get("east", "ns-b").unwrap().fence;
     assert_eq!(fence, PairFence { epoch: 1, whole: false });
@@ -104,7 +104,7 @@ fn a_pair_is_granted_once_it_is_closed_and_what_was_let_through_is_over() {
     let world = fleet.compile(ripe);
     assert_eq!((world.owner("east", "ns-b"), orders(&world).len()), (Some("a"), 1));
     let world = fleet.compile(let_go());
-    assert_eq!(orders(&world), [order("ns-a", 1), order("ns-b", 2)]);
+    assert_eq!(orders(&world), [order("ns-b", 2), order("ns-z", 2)]);
     let closing: Vec<_> = world.state.ledger.closing().map(|(pair, _)| pair).collect();
     assert_eq!(closing, [("east".to_owned(), "ns-b".to_owned(), 1)]);
     carried_out(&mut fleet, "ns-b", 2);
@@ -115,7 +115,7 @@ fn a_pair_is_granted_once_it_is_closed_and_what_was_let_through_is_over() {
     assert_eq!(grant(&world, "b", "ns-b"), (2, true));
     let fence = world.state.ledger.get("east", "ns-b").unwrap().fence;
     assert_eq!(fence, PairFence { epoch: 2, whole: true });
-    assert_eq!(orders(&world), [order("ns-a", 1)]);
+    assert_eq!(orders(&world), [order("ns-z", 2)]);
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn a_release_that_is_taken_back_begins_an_epoch_that_earlier_words_say_nothing_o
     let mut fleet = releasing();
     fleet.delete("b");
     fleet.compile(let_go());
-    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    fleet.apply("a", spec(&[("east", &["ns-b", "ns-z"])]));
     let world = fleet.compile(over(1));
     assert_eq!(grant(&world, "a", "ns-b"), (2, false));
-    assert_eq!(orders(&world), [order("ns-a", 1), order("ns-b", 2)]);
+    assert_eq!(orders(&world), [order("ns-b", 2), order("ns-z", 2)]);
     carried_out(&mut fleet, "ns-b", 2);
     assert_eq!(grant(&fleet.compile(0), "a", "ns-b"), (2, true));
 }
@@ -153,7 +153,7 @@ fn where_it_cannot_be_fenced_it_is_handed_over_as_before() {
 
 fn fleet_without_orders() -> Fleet {
     let mut fleet = fleet();
-    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+    fleet.apply("a", spec(&[("east", &["ns-z"])]));
     fleet.apply("b", spec(&[("east", &["ns-b"])]));
     fleet.compile(0);
     fleet
@@ -169,7 +169,7 @@ fn a_namespace_that_was_made_anew_takes_writes_that_say_nothing_until_it_is_anno
     known.unwrap().epoch = None;
     let world = fleet.compile(0);
     assert_eq!(grant(&world, "a", "ns-b"), (1, false));
-    assert_eq!(orders(&world), [order("ns-a", 1), order("ns-b", 1)]);
+    assert_eq!(orders(&world), [order("ns-b", 1), order("ns-z", 2)]);
 }
 
 /// As after `portolanctl ledger adopt`: routers told who has it, and the ledger counts from 1.
@@ -180,12 +180,12 @@ fn an_owner_whose_epoch_the_member_is_beyond_begins_a_later_one() {
     known.unwrap().epoch = Some(7);
     let world = fleet.compile(0);
     assert_eq!(grant(&world, "a", "ns-b"), (8, false));
-    assert_eq!(orders(&world), [order("ns-a", 1), order("ns-b", 8)]);
+    assert_eq!(orders(&world), [order("ns-b", 8), order("ns-z", 2)]);
     carried_out(&mut fleet, "ns-b", 8);
     let world = fleet.compile(0);
     assert_eq!(
         (grant(&world, "a", "ns-b"), orders(&world)),
-        ((8, true), vec![order("ns-a", 1)])
+        ((8, true), vec![order("ns-z", 2)])
     );
 }
 
@@ -243,11 +243,11 @@ fn a_release_that_is_forced_waits_for_no_router_but_for_the_fence() {
     let mut fleet = releasing();
     force(&mut fleet, 2);
     let world = fleet.compile(nobody());
-    assert_eq!(orders(&world), [order("ns-a", 1)], "another epoch");
+    assert_eq!(orders(&world), [order("ns-z", 2)], "another epoch");
     force(&mut fleet, 1);
     let world = fleet.compile(nobody());
     assert_eq!(world.owner("east", "ns-b"), Some("a"));
-    assert_eq!(orders(&world), [order("ns-a", 1), order("ns-b", 2)]);
+    assert_eq!(orders(&world), [order("ns-b", 2), order("ns-z", 2)]);
     carried_out(&mut fleet, "ns-b", 2);
     let over = Released {
         over: over(1).over,
@@ -289,4 +289,82 @@ fn a_first_owner_begins_after_what_the_member_goes_by() {
         (grant(&world, "a", "ns-a"), orders(&world)),
         ((8, false), vec![order("ns-a", 8)])
     );
+}
+
+/// A router that cannot be heard goes on with what it has: it says no epoch, and the member takes its writes.
+#[test]
+fn a_fence_is_whole_once_every_router_has_heard_of_it_whoever_has_the_pair_by_then() {
+    let mut fleet = releasing();
+    let whole = |world: &World| world.state.ledger.get("east", "ns-b").unwrap().fence.whole;
+    fleet.compile(let_go());
+    carried_out(&mut fleet, "ns-b", 2);
+    let world = fleet.compile(over(1));
+    assert_eq!((world.owner("east", "ns-b"), whole(&world)), (Some("b"), false));
+    assert!(world.state.ledger.awaits_epochs());
+    let heard = |by_all| Released {
+        by_all,
+        ..Released::default()
+    };
+    assert!(!whole(&fleet.compile(heard(1))), "it was fenced in a later run");
+    let world = fleet.compile(heard(world.state.run));
+    assert!(whole(&world) && !world.state.ledger.awaits_epochs());
+    // Also after a restart, of which nobody knows what was heard before.
+    let mut fleet = releasing();
+    fleet.restart();
+    assert!(!whole(&fleet.compile(0)));
+    let all = Released {
+        of_shard: [(shard_name("a"), 0)].into(),
+        ..heard(u64::MAX)
+    };
+    assert!(whole(&fleet.compile(all)));
+}
+
+/// Late writes to the one before say its epochs.
+#[test]
+fn a_namespace_of_a_name_that_was_forgotten_begins_a_later_epoch() {
+    let mut fleet = fleet();
+    carried_out(&mut fleet, "ns-b", 40);
+    fleet
+        .agent("east")
+        .namespaces
+        .as_mut()
+        .unwrap()
+        .get_mut("ns-b")
+        .unwrap()
+        .epoch = Some(40);
+    let last = grant(&fleet.compile(0), "a", "ns-b").0;
+    assert_eq!(last, 41);
+    fleet.apply("a", spec(&[("east", &["ns-z"])]));
+    let made = fleet.agent("east").namespaces.as_mut().unwrap().remove("ns-b").unwrap();
+    for _ in 0..3 {
+        fleet.compile(u64::MAX);
+    }
+    assert_eq!(fleet.state.ledger.get("east", "ns-b"), None, "it is forgotten");
+    let made = crate::facts::Namespace { epoch: None, ..made };
+    fleet
+        .agent("east")
+        .namespaces
+        .as_mut()
+        .unwrap()
+        .insert("ns-b".to_owned(), made);
+    fleet.apply("a", spec(&[("east", &["ns-b", "ns-z"])]));
+    assert!(grant(&fleet.compile(0), "a", "ns-b").0 > last);
+}
+
+#[test]
+fn a_release_that_is_forced_before_it_begins_waits_as_any() {
+    let mut fleet = fleet();
+    let forced = "east/ns-b@1: to be first".parse();
+    fleet.facts.shards.get_mut(&shard_name("a")).unwrap().forced = Some(forced);
+    let forced = fleet.facts.shards[&shard_name("a")].forced.clone();
+    fleet.apply("a", spec(&[("east", &["ns-z"])]));
+    fleet.apply("b", spec(&[("east", &["ns-b"])]));
+    fleet.facts.shards.get_mut(&shard_name("a")).unwrap().forced = forced;
+    for _ in 0..3 {
+        let nobody = Released {
+            of_shard: [(shard_name("a"), 0)].into(),
+            ..Released::default()
+        };
+        assert_eq!(fleet.compile(nobody).owner("east", "ns-b"), Some("a"));
+    }
 }

@@ -51,7 +51,7 @@ fn the_claimant_is_accepted_and_waits_for_the_release_alone() {
     let world = fleet.compile(releasing);
     assert_eq!(world.owner("east", "ns-b"), Some("b"));
     assert!(world.awaited("b").is_empty());
-    assert_eq!(world.state.ledger.get("east", "ns-b").unwrap().owner_count, 2);
+    assert_eq!(world.state.ledger.get("east", "ns-b").unwrap().owner_count, 3);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn what_nobody_waits_for_is_taken_back() {
     let entry = world.state.ledger.get("east", "ns-b").unwrap();
     assert_eq!(
         (entry.releasing_since, entry.owner_count, entry.view_revision),
-        (None, 2, before),
+        (None, 3, before),
         "what was acknowledged of the epoch before says nothing of this one"
     );
     assert_eq!(world.refusal("a"), None);
