@@ -13,7 +13,7 @@ use std::time::Duration;
 use portolan_wire::v1;
 
 use super::aside::{ASIDE, MOST_ASIDE};
-use crate::decision::policy::{Demand, RuleState, Tick};
+use crate::decision::policy::{Demand, Passed, RuleState, Tick};
 use crate::value::policy::{CallerPolicies, Limit, Policy};
 use crate::value::snapshot::{CallerKey, CallerView, Map, Snapshot};
 
@@ -108,12 +108,12 @@ impl SharedRules {
         (newest.generation > generation).then(|| (policies(), newest.generation))
     }
 
-    /// Tokens that a request took of this rule, by a snapshot of this generation, are there again if it is the same since.
-    pub(super) fn give_back(&mut self, (policy, limit): (&Policy, &Limit), cost: u32, generation: u64) {
+    /// Tokens come back that a request took of this rule, if it is the same since.
+    pub(super) fn give_back(&mut self, (policy, limit): (&Policy, &Limit), cost: u32, passed: Passed, now: Tick) {
         let key = key(policy, limit);
         let aside = self.aside.get_mut(&key).map(|(rule, _)| rule);
         if let Some(rule) = self.rules.get_mut(&key).or(aside) {
-            rule.state.give_back(&rule.limit, cost, generation);
+            rule.state.give_back(&rule.limit, cost, passed, now);
         }
     }
 
