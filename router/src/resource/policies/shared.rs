@@ -17,6 +17,9 @@ use crate::decision::policy::{Demand, Passed, RuleState, Tick};
 use crate::value::policy::{CallerPolicies, Limit, Policy};
 use crate::value::snapshot::{CallerKey, CallerView, Map, Snapshot};
 
+/// Most demands that are told at a time: what the hub takes.
+const MOST_DEMANDS: usize = 4_096;
+
 /// By what a shared rule is known over edits: the policy's uid and the rule's name.
 type SharedKey = (Arc<str>, Box<str>);
 
@@ -293,7 +296,7 @@ impl SharedRules {
                 asked_per_second_thousandths: rule.demand.per_second_thousandths(),
             }
         });
-        let demands = demands.collect();
+        let demands = most_wanted(demands.collect());
         if looked {
             self.demand_at = now;
         }
@@ -325,6 +328,17 @@ impl SharedRule {
             self.state.fill(&self.limit, part);
         }
     }
+}
+
+/// As many as the hub takes: those first of which there is a share, as one that is not named counts as given up, then those that
+/// are asked for most.
+pub(super) fn most_wanted(mut demands: Vec<v1::SharedDemand>) -> Vec<v1::SharedDemand> {
+    if demands.len() > MOST_DEMANDS {
+        let worth = |demand: &v1::SharedDemand| (demand.share_millionths > 0, demand.asked_per_second_thousandths);
+        demands.sort_unstable_by_key(|demand| Reverse(worth(demand)));
+        demands.truncate(MOST_DEMANDS);
+    }
+    demands
 }
 
 fn key(policy: &Policy, limit: &Limit) -> SharedKey {
