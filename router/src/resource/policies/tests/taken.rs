@@ -112,7 +112,9 @@ async fn a_share_that_shrank_gets_nothing_back() {
         world.policies.restore(shares(2, &RULES));
         let share = |revision, millionths| {
             let mut told = shares(revision, &RULES);
-            told.shares.values_mut().for_each(|share| *share = millionths);
+            for share in told.shares.values_mut() {
+                *share = millionths;
+            }
             told
         };
         let view = world.view("1");
