@@ -88,7 +88,7 @@ pub(super) fn status(
             status.callers_not_named = not_named;
             let before = std::mem::take(&mut status.target_status);
             status.target_status = common.reports.limits(name, before);
-            status.opened = Some(common.reports.count_opened(name, &status.target_status));
+            status.opened = Some(common.reports.count_opened(name, &status.target_status, status.opened));
             &mut status.conditions
         }
         PolicyStatus::Fault(status) => {

@@ -49,6 +49,12 @@ impl Presences {
         Self(names.map(|name| (name.to_owned(), Presence::Away)).into())
     }
 
+    /// Those that may come back, or have not spoken yet.
+    pub(super) fn away(&self) -> impl Iterator<Item = &str> {
+        let away = self.0.iter().filter(|(_, presence)| **presence == Presence::Away);
+        away.map(|(name, _)| name.as_str())
+    }
+
     pub(super) fn of_router(&self, name: &str) -> Presence {
         self.0.get(name).copied().unwrap_or(Presence::Gone)
     }

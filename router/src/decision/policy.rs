@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) use self::demand::Demand;
 pub(crate) use self::judge::{Denied, Judged, Met, Why, judge, would_deny};
 pub(crate) use self::recent::Recent;
-pub(crate) use self::rule::{Look, RuleState, Stands};
+pub(crate) use self::rule::{Look, Passed, RuleState, Stands};
 pub(crate) use self::takes::Takes;
 use crate::decision::plan::{Candidate, FanLeg, Forward, Plan};
 use crate::value::classify::ApiRequest;

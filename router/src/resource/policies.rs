@@ -44,7 +44,7 @@ use self::shared::SharedRules;
 pub(crate) use self::shared::ToldShares;
 use self::taken::JudgedBy;
 pub(crate) use self::taken::Taken;
-use crate::decision::policy::{Denied, Tick};
+use crate::decision::policy::{Denied, Passed, Tick};
 use crate::resource::breaker::BesidePass;
 use crate::resource::injected::InjectedFaults;
 use crate::value::fault::{Fault, RefusedBy};
@@ -140,7 +140,8 @@ impl Policies {
         }
         let (of, generation) = (rules.of.clone(), rules.generation);
         drop(rules);
-        Ok(taken(Some(JudgedBy { caller, of, generation })))
+        let passed = Passed { generation, at: now };
+        Ok(taken(Some(JudgedBy { caller, of, passed })))
     }
 
     /// Asks the caller's breakers for this member, beside the member's own. What they are told must be told to the passes.

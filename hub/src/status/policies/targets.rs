@@ -97,8 +97,8 @@ impl<'a> Reports<'a> {
     }
 
     /// How many rules of a policy refuse all: those that are reported, those that reports leave out, and those that are `shown`
-    /// as they stood last.
-    pub(super) fn count_opened(&self, name: &PolicyName, shown: &[TargetStatus]) -> i64 {
+    /// as they stood last. `before`: as was said last, which may count more than was shown of who is not heard yet.
+    pub(super) fn count_opened(&self, name: &PolicyName, shown: &[TargetStatus], before: Option<i64>) -> i64 {
         let reported = self.found(name).iter().filter(|found| found.state.opened).count();
         let name = name.to_string();
         let left_out = self.full.iter().filter_map(|(_, report)| report.left_out.get(&name));
@@ -109,7 +109,14 @@ impl<'a> Reports<'a> {
         let rules = stands.flat_map(|target| &target.limiting_snapshots);
         let stands = rules.filter(|rule| rule.state == LimitingState::Opened).count();
         let stands = u64::try_from(reported.saturating_add(stands)).unwrap_or(u64::MAX);
-        figure(stands.saturating_add(left_out))
+        let count = figure(stands.saturating_add(left_out));
+        let unheard = self.presences.away().any(|router| !self.has_reported(router));
+        before.filter(|_| unheard).map_or(count, |before| before.max(count))
+    }
+
+    /// Whether this process has heard from a router how rules stand.
+    fn has_reported(&self, router: &str) -> bool {
+        self.routers.get(router).is_some_and(|state| state.told_rules.is_some())
     }
 
     /// Whether what the object's status says of a router and of callers of a cluster is all that is known: this process has not

@@ -93,7 +93,7 @@ impl RouterSession {
     fn hear_policies(&self, report: v1::PolicyReport) {
         let published = self.service.worlds.borrow().clone();
         let known = Known {
-            told_of: self.told_of(),
+            told_of: self.may_hold(),
             rules_of: |policy: &PolicyName| {
                 let world = &published.as_ref()?.world;
                 world.policies.get(policy)?.rules.clone()
@@ -132,10 +132,20 @@ impl RouterSession {
 
     /// Whether this router may be told of what the hub knows by a name.
     pub(super) fn told_of(&self) -> impl Fn(&Ref) -> bool + use<> {
+        self.scoped(Scope::sees)
+    }
+
+    /// Whether this router may have been told of it, if by an earlier hub: that of its callers not all are heard yet takes nothing
+    /// of what it holds.
+    fn may_hold(&self) -> impl Fn(&Ref) -> bool + use<> {
+        self.scoped(|scope, name| scope.sees(name) || scope.is_uncertain(name))
+    }
+
+    fn scoped<I: Fn(&Scope, &Ref) -> bool>(&self, is_in: I) -> impl Fn(&Ref) -> bool + use<I> {
         let published = self.service.worlds.borrow().clone();
         let scoped = published.map(|Published { world, .. }| (Scope::of(&self.subscription, &world), world));
         move |name| {
-            let told = |(scope, world): &(Scope, Arc<World>)| !world.is_gone(name) && scope.sees(name);
+            let told = |(scope, world): &(Scope, Arc<World>)| !world.is_gone(name) && is_in(scope, name);
             scoped.as_ref().is_some_and(told)
         }
     }

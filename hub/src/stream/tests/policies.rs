@@ -259,3 +259,45 @@ async fn how_rules_stand_is_kept_as_far_as_the_router_knows_them() {
     .await;
     assert!(rules_changed.has_changed().unwrap(), "that something opened is news");
 }
+
+/// As after a start of the hub: a router of a shard comes back before the agent of its callers' home.
+#[tokio::test]
+async fn a_report_of_a_router_whose_callers_are_not_known_yet_counts() {
+    let hub = TestHub::start().await;
+    shard(&hub, "a", 1, json!([{"name": "west", "namespaces": ["ns"]}]));
+    policy(&hub, PolicyKind::CircuitBreaker, "calm", 1, shared());
+    hub.until("all but callers is known", |hub| {
+        let worlds = hub.worlds.borrow();
+        let world = &worlds.as_ref()?.world;
+        let there = !world.is_gone(&Ref::Policy(CALM.parse().unwrap()))
+            && world.state.accepted.contains_key(&"ops/a".parse().unwrap());
+        (there && world.is_unknown(v1::ResourceKind::CallerView, "east")).then_some(())
+    })
+    .await;
+    let of_a = subscriptions::subscription(&["shard:ops/a"]);
+    let router = hub.subscriber(&of_a, &[]).await.unwrap();
+    let opened = v1::RuleState {
+        policy: CALM.to_owned(),
+        rule: "all".to_owned(),
+        opened: true,
+        ..v1::RuleState::default()
+    };
+    let gone = v1::RuleState {
+        policy: "CircuitBreaker/ops/gone".to_owned(),
+        ..opened.clone()
+    };
+    let report = v1::PolicyReport {
+        rules: vec![gone, opened.clone()],
+        ..v1::PolicyReport::default()
+    };
+    router.say(RouterSaid::Policies(report)).await;
+    let kept = hub
+        .until("the report is known", |hub| {
+            hub.acks.read(|routers| {
+                let state = routers.get("part")?;
+                state.told_rules.map(|_| state.rules.states.clone())
+            })
+        })
+        .await;
+    assert_eq!(kept, [opened]);
+}

@@ -84,9 +84,13 @@ impl Bucket {
         u32::try_from(self.tokens(rate)).unwrap_or(most)
     }
 
-    /// So many tokens are there again, as far as there is room for them.
-    pub(crate) fn give(&mut self, rate: &Rate, tokens: u32) {
-        self.level = (self.level + parts(rate, tokens)).min(capacity(rate, self.share));
+    /// So many tokens that were taken at that time are not spent, with a share that has not shrunk since. What came meanwhile may
+    /// have found no room if they had been there all the time: that much is not given.
+    pub(crate) fn give(&mut self, rate: &Rate, tokens: u32, taken: Tick, now: Tick) {
+        self.advance(rate, now);
+        let came = u128::from(self.at.since(taken)) * u128::from(rate.limit) * u128::from(self.share);
+        let given = parts(rate, tokens).saturating_sub(came);
+        self.level = (self.level + given).min(capacity(rate, self.share));
     }
 
     /// Whether there is ever room for so many tokens.
@@ -120,7 +124,6 @@ impl Bucket {
     }
 
     /// Of the bucket, in millionths.
-    #[cfg(test)]
     pub(crate) fn share(&self) -> u32 {
         self.share
     }
@@ -295,6 +298,35 @@ mod tests {
                 prop_assert!(passed + held <= capacity(&rate, MILLIONTHS) + came);
             }
         }
+    }
+
+    #[test]
+    fn tokens_that_come_back_are_those_for_which_none_came_meanwhile() {
+        let rate = Rate {
+            burst: 10,
+            limit: 10,
+            interval: 1_000_000_000,
+        };
+        let tenths = |count: u64| Tick::default().after(count * 100_000_000);
+        let left_after = |tenths_later: u64, burst_taken: u32| {
+            let mut bucket = Bucket::full(&rate, MILLIONTHS, Tick::default());
+            bucket.take(&rate, burst_taken);
+            bucket.give(&rate, burst_taken, Tick::default(), tenths(tenths_later));
+            bucket.tokens(&rate)
+        };
+        assert_eq!((left_after(0, 8), left_after(4, 8)), (10, 10));
+        let mut bucket = Bucket::full(&rate, MILLIONTHS, Tick::default());
+        bucket.take(&rate, 8);
+        bucket.advance(&rate, tenths(8));
+        bucket.take(&rate, 10);
+        bucket.give(&rate, 8, Tick::default(), tenths(8));
+        assert_eq!(
+            bucket.tokens(&rate),
+            0,
+            "without it the bucket had stayed full, and is empty now"
+        );
+        bucket.give(&rate, 8, tenths(5), tenths(8));
+        assert_eq!(bucket.tokens(&rate), 5);
     }
 
     #[test]

@@ -44,6 +44,16 @@ pub(crate) struct RuleState {
     asked: u64,
     /// See [`Self::began_with`].
     began_with: u64,
+    /// When its share of the bucket became smaller last.
+    shrunk_at: Option<Tick>,
+}
+
+/// A request that has passed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Passed {
+    /// Of the rules that it passed by.
+    pub(crate) generation: u64,
+    pub(crate) at: Tick,
 }
 
 /// A rule that has opened.
@@ -98,6 +108,7 @@ impl RuleState {
             refused: None,
             asked: 0,
             began_with: 0,
+            shrunk_at: None,
         }
     }
 
@@ -159,11 +170,12 @@ impl RuleState {
         self.bucket.take_each(&limit.rate, takes);
     }
 
-    /// A request that had passed by rules of this generation goes no further. What has opened meanwhile stays so; a state that
-    /// began later gets nothing.
-    pub(crate) fn give_back(&mut self, limit: &Limit, cost: u32, generation: u64) {
-        if limit.counts() && self.began_with <= generation {
-            self.bucket.give(&limit.rate, cost);
+    /// A request that had passed goes no further. What has opened meanwhile stays so; a state that began later gets nothing. Nor
+    /// does a share that has shrunk: the tokens may be another router's.
+    pub(crate) fn give_back(&mut self, limit: &Limit, cost: u32, passed: Passed, now: Tick) {
+        let has_shrunk = self.shrunk_at.is_some_and(|at| at >= passed.at);
+        if limit.counts() && self.began_with <= passed.generation && !has_shrunk {
+            self.bucket.give(&limit.rate, cost, passed.at, now);
         }
     }
 
@@ -197,6 +209,9 @@ impl RuleState {
 
     /// This router's share of it, in millionths, from now on.
     pub(crate) fn reshare(&mut self, limit: &Limit, share: u32, now: Tick) {
+        if share < self.bucket.share() {
+            self.shrunk_at = Some(now);
+        }
         self.bucket.reshare(&limit.rate, share, now);
     }
 

@@ -14,7 +14,7 @@ use super::Judging;
 use super::aside::{ASIDE, MOST_ASIDE};
 use super::deferred::{Deferred, Own, State};
 use super::shared::{SharedRules, is_same};
-use crate::decision::policy::{Judged, Met, RuleState, Tick, judge};
+use crate::decision::policy::{Judged, Met, Passed, RuleState, Tick, judge};
 use crate::value::policy::{Asked, CallerPolicies, Limit, Policy, Rows};
 use crate::value::snapshot::CallerKey;
 
@@ -197,13 +197,14 @@ impl CallerRules {
         judged
     }
 
-    /// A request goes no further that took tokens of all that it met of these rules, of this generation: they are there again
-    /// in each rule that has been the same since.
+    /// A request goes no further that passed by these rules and took tokens of all that it met: each rule that has been the same
+    /// since gets them back, as far as nothing came in their place.
     pub(super) fn give_back(
         &mut self,
-        (of, generation): (&CallerPolicies, u64),
+        (of, passed): (&CallerPolicies, Passed),
         asked: &Asked<'_>,
         shared: &Mutex<SharedRules>,
+        now: Tick,
     ) {
         self.bring();
         self.idle = false;
@@ -214,7 +215,7 @@ impl CallerRules {
             let Some((policy, limit)) = of.limit(id) else { continue };
             let cost = limit.cost(asked.verb);
             if limit.shared {
-                shared.lock().give_back((policy, limit), cost, generation);
+                shared.lock().give_back((policy, limit), cost, passed, now);
                 continue;
             }
             let here = places.get(&(&*policy.uid, &*limit.name));
@@ -222,7 +223,7 @@ impl CallerRules {
             let mut aside = self.aside.iter_mut();
             let mut aside = || aside.find(|aside| aside.uid == policy.uid && aside.limit.name == limit.name);
             if let Some(state) = here.or_else(|| Some(&mut *aside()?.state)) {
-                state.give_back(limit, cost, generation);
+                state.give_back(limit, cost, passed, now);
             }
         }
     }

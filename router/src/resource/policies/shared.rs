@@ -13,9 +13,12 @@ use std::time::Duration;
 use portolan_wire::v1;
 
 use super::aside::{ASIDE, MOST_ASIDE};
-use crate::decision::policy::{Demand, RuleState, Tick};
+use crate::decision::policy::{Demand, Passed, RuleState, Tick};
 use crate::value::policy::{CallerPolicies, Limit, Policy};
 use crate::value::snapshot::{CallerKey, CallerView, Map, Snapshot};
+
+/// Most demands that are told at a time: what the hub takes.
+const MOST_DEMANDS: usize = 4_096;
 
 /// By what a shared rule is known over edits: the policy's uid and the rule's name.
 type SharedKey = (Arc<str>, Box<str>);
@@ -108,12 +111,12 @@ impl SharedRules {
         (newest.generation > generation).then(|| (policies(), newest.generation))
     }
 
-    /// Tokens that a request took of this rule, by a snapshot of this generation, are there again if it is the same since.
-    pub(super) fn give_back(&mut self, (policy, limit): (&Policy, &Limit), cost: u32, generation: u64) {
+    /// Tokens come back that a request took of this rule, if it is the same since.
+    pub(super) fn give_back(&mut self, (policy, limit): (&Policy, &Limit), cost: u32, passed: Passed, now: Tick) {
         let key = key(policy, limit);
         let aside = self.aside.get_mut(&key).map(|(rule, _)| rule);
         if let Some(rule) = self.rules.get_mut(&key).or(aside) {
-            rule.state.give_back(&rule.limit, cost, generation);
+            rule.state.give_back(&rule.limit, cost, passed, now);
         }
     }
 
@@ -293,7 +296,7 @@ impl SharedRules {
                 asked_per_second_thousandths: rule.demand.per_second_thousandths(),
             }
         });
-        let demands = demands.collect();
+        let demands = most_wanted(demands.collect());
         if looked {
             self.demand_at = now;
         }
@@ -325,6 +328,17 @@ impl SharedRule {
             self.state.fill(&self.limit, part);
         }
     }
+}
+
+/// As many as the hub takes: those first of which there is a share, as one that is not named counts as given up, then those that
+/// are asked for most.
+pub(super) fn most_wanted(mut demands: Vec<v1::SharedDemand>) -> Vec<v1::SharedDemand> {
+    if demands.len() > MOST_DEMANDS {
+        let worth = |demand: &v1::SharedDemand| (demand.share_millionths > 0, demand.asked_per_second_thousandths);
+        demands.sort_unstable_by_key(|demand| Reverse(worth(demand)));
+        demands.truncate(MOST_DEMANDS);
+    }
+    demands
 }
 
 fn key(policy: &Policy, limit: &Limit) -> SharedKey {

@@ -1,5 +1,5 @@
 //! Tokens that a request took and that it gives back unless it goes on: when a later check refuses it, or its client is gone
-//! before.
+//! before. Late, less comes back: meanwhile others may have had what came in its place.
 //!
 //! It names the rules that it was judged by: by the time that it ends others may be in force, which gave it nothing.
 
@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::Policies;
 use super::caller::CallerRules;
+use crate::decision::policy::Passed;
 use crate::value::policy::{Asked, CallerPolicies};
 
 /// What one request took. Dropped, it is given back.
@@ -25,8 +26,8 @@ pub(super) struct JudgedBy {
     /// Their state.
     pub(super) caller: Arc<Mutex<CallerRules>>,
     pub(super) of: Arc<CallerPolicies>,
-    /// Of the snapshot that they are of.
-    pub(super) generation: u64,
+    /// The generation is of the snapshot that they are of.
+    pub(super) passed: Passed,
 }
 
 impl<'a> Taken<'a> {
@@ -43,8 +44,9 @@ impl<'a> Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if let Some(by) = self.by.take() {
+            let Policies { shared, clock, .. } = self.policies;
             let mut caller = by.caller.lock();
-            caller.give_back((&by.of, by.generation), self.asked, &self.policies.shared);
+            caller.give_back((&by.of, by.passed), self.asked, shared, clock.now());
         }
     }
 }

@@ -123,6 +123,25 @@ fn what_reports_leave_out_is_counted() {
 }
 
 #[test]
+fn what_an_earlier_hub_counted_counts_until_all_routers_have_said_how_rules_stand() {
+    let mut scene = Scene::new(CALM, slow());
+    scene.router("r", Some("v3")).rules = reported([state("slow", "east/p", true, 1)]);
+    let status = CircuitBreakerStatus {
+        opened: Some(300),
+        ..scene.breaker()
+    };
+    assert_eq!(scene.breaker().opened, Some(1));
+    scene.object().status = PolicyStatus::Breaker(status);
+    scene.enrolled.insert("r".to_owned());
+    scene.routers.remove("r");
+    assert_eq!(scene.breaker().opened, Some(300), "more than it shows");
+    scene.router("r", Some("v3"));
+    assert_eq!(scene.breaker().opened, Some(300), "it is back, and silent");
+    scene.router("r", Some("v3")).told_rules = Some(Instant::now());
+    assert_eq!(scene.breaker().opened, Some(0));
+}
+
+#[test]
 fn what_a_status_says_of_who_is_not_heard_yet_stands() {
     let mut scene = Scene::new(CALM, slow());
     scene.router("r", Some("v3")).rules = reported([state("slow", "east/p", true, 1), state("shared", "", false, 2)]);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use crate::decision::policy::{Met, RuleState, judge};
+use crate::decision::policy::{Met, Passed, RuleState, judge};
 use crate::value::policy::Limit;
 
 /// Each rule by itself, asked one after the other.
@@ -101,7 +101,8 @@ fn a_caller_with_many_rules_is_judged_as_by_each_rule_at_once() {
                 if passed && gives_back {
                     for id in ids {
                         let (limit, state) = plain.rule(id);
-                        state.give_back(limit, limit.cost(VERBS[verb]), 0);
+                        let passed = Passed { generation: 0, at: now };
+                        state.give_back(limit, limit.cost(VERBS[verb]), passed, now);
                     }
                 }
             }

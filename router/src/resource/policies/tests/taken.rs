@@ -90,6 +90,45 @@ async fn tokens_come_back_only_to_the_bucket_that_gave_them() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn nothing_comes_back_late_for_which_others_had_a_token() {
+    let burst = 10;
+    let world = World::new(&[limit("a", "LimiterOnly", burst, 10)]);
+    let view = world.view("1");
+    let judging = judging(&view, world.snapshot.generation, "get");
+    let queued: Vec<_> = (0..burst)
+        .map(|_| world.policies.admit(&judging).ok().unwrap())
+        .collect();
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(world.pass("1", 20), 10, "what came");
+    drop(queued);
+    assert_eq!(world.pass("1", 20), 0, "the bucket would have been full all the time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_that_shrank_gets_nothing_back() {
+    for (shrinks, left) in [(false, 3), (true, 2)] {
+        let world = whole_router(&[shared(limit("a", "LimiterOnly", 4, 0))]);
+        world.policies.restore(shares(2, &RULES));
+        let share = |revision, millionths| {
+            let mut told = shares(revision, &RULES);
+            for share in told.shares.values_mut() {
+                *share = millionths;
+            }
+            told
+        };
+        let view = world.view("1");
+        let judging = judging(&view, world.snapshot.generation, "get");
+        let late = world.policies.admit(&judging).ok().unwrap();
+        world.policies.admit(&judging).ok().unwrap().keep();
+        if shrinks {
+            world.policies.restore(share(3, 750_000));
+        }
+        drop(late);
+        assert_eq!(world.pass("1", 9), left);
+    }
+}
+
 /// Of a rule that was met; its burst else.
 fn tokens(world: &World, uid: &str, rule: &str) -> u64 {
     let rules = world.report().rules;
@@ -149,6 +188,39 @@ struct Account {
     /// Milliseconds.
     since: u64,
     net: u64,
+    /// Thousandths that its bucket is short of at most: a token that comes back late is none if one came in its place.
+    short: u64,
+    /// When tokens were taken that have not come back, and how many.
+    taken: Vec<(u64, u64)>,
+}
+
+impl Account {
+    /// What came in so many milliseconds, in thousandths.
+    fn came(come: u64, milliseconds: u64) -> u64 {
+        come * milliseconds
+    }
+
+    fn take(&mut self, cost: u64, now: u64) {
+        self.net += cost;
+        self.short += cost * 1_000;
+        self.taken.push((now, cost));
+    }
+
+    fn give(&mut self, cost: u64, at: u64, came: u64) {
+        self.net -= cost;
+        self.short -= (cost * 1_000).saturating_sub(came);
+        let place = self.taken.iter().position(|taken| *taken == (at, cost)).unwrap();
+        self.taken.remove(place);
+    }
+
+    /// Whether in each time up to now no more was taken for good than burst and rate allow.
+    fn keeps_to(&self, come: u64, now: u64) -> bool {
+        let mut sum = 0;
+        self.taken.iter().rev().all(|(at, cost)| {
+            sum += cost * 1_000;
+            sum <= self.says.burst * 1_000 + Self::came(come, now - at)
+        })
+    }
 }
 
 /// What must hold of the buckets of a caller, or (`None`) of those that are shared.
@@ -183,6 +255,8 @@ impl Ledger {
                         number: self.began,
                         since: self.now,
                         net: 0,
+                        short: 0,
+                        taken: Vec::new(),
                     }
                 });
                 self.accounts.insert((owner, rule), account);
@@ -201,11 +275,15 @@ impl Ledger {
             .collect()
     }
 
-    fn settle(&mut self, takes: &[((Owner, usize), usize, u64)], taken: bool) {
+    /// What was taken at that time is taken now, or comes back.
+    fn settle(&mut self, takes: &[((Owner, usize), usize, u64)], at: u64, taken: bool) {
+        let came = Account::came(self.come, self.now - at);
         for (key, number, cost) in takes {
             let account = self.accounts.get_mut(key).filter(|account| account.number == *number);
-            if let Some(account) = account {
-                account.net = if taken { account.net + cost } else { account.net - cost };
+            match account {
+                Some(account) if taken => account.take(*cost, at),
+                Some(account) => account.give(*cost, at, came),
+                None => {}
             }
         }
     }
@@ -217,7 +295,7 @@ impl Ledger {
             let rule = RULES.iter().position(|rule| *rule == state.rule).unwrap();
             let account = &self.accounts[&(owner, rule)];
             let tokens = state.tokens.unwrap();
-            let came = (self.now - account.since) * self.come / 1_000;
+            let came = Account::came(self.come, self.now - account.since) / 1_000;
             prop_assert!(tokens <= account.says.burst);
             prop_assert!(
                 account.net + tokens <= account.says.burst + came,
@@ -303,24 +381,29 @@ async fn holds(come: u64, steps: Vec<Step>) -> TestCaseResult {
                 let takes = history.ledger.takes(caller, list);
                 let account = |(key, _, cost): &((Owner, usize), usize, u64)| {
                     let account = &history.ledger.accounts[key];
-                    account.net + cost <= account.says.burst
+                    account.short + cost * 1_000 <= account.says.burst * 1_000
                 };
                 let affords = takes.iter().all(account);
                 let judged = policies.admit(judging);
                 prop_assert!(!affords || judged.is_ok(), "a token is lost");
                 prop_assert!(affords || come > 0 || judged.is_err(), "a token is made");
                 if let Ok(taken) = judged {
-                    history.ledger.settle(&takes, true);
-                    going.push((taken, takes));
+                    let ledger = &mut history.ledger;
+                    ledger.settle(&takes, ledger.now, true);
+                    let keeps_to = |(key, ..): &((Owner, usize), usize, u64)| {
+                        ledger.accounts[key].keeps_to(ledger.come, ledger.now)
+                    };
+                    prop_assert!(takes.iter().all(keeps_to), "a token is made");
+                    going.push((taken, takes, ledger.now));
                 }
             }
             Step::End(place, kept) if !going.is_empty() => {
-                let (taken, takes) = going.swap_remove(place.index(going.len()));
+                let (taken, takes, at) = going.swap_remove(place.index(going.len()));
                 if kept {
                     taken.keep();
                 } else {
                     drop(taken);
-                    history.ledger.settle(&takes, false);
+                    history.ledger.settle(&takes, at, false);
                 }
             }
             Step::End(..) => {}
