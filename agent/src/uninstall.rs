@@ -1,4 +1,5 @@
-//! Takes back everything the agent has written: policies, routers' tokens, labels of objects and of namespaces, its identity.
+//! Takes back everything the agent has written: policies, routers' tokens, labels of objects and of namespaces, the fence's
+//! annotation, its identity.
 //!
 //! Needs no hub. Works by what is labelled, not by any configuration: every kind that can be listed and patched is asked
 //! for objects that bear one of the keys. Safe to repeat. The agent must not run meanwhile, or it labels again. Left
@@ -10,9 +11,11 @@ use anyhow::{Context, ensure};
 use futures::StreamExt;
 use futures::stream;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, ListParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
+use portolan_crds::labels::FENCE_EPOCH;
 use tokio::time::Instant;
 
 use crate::admission;
@@ -115,7 +118,13 @@ impl Uninstall {
     /// How many objects of the kind bore a key.
     async fn unlabel(&self, resource: &ApiResource, subject: Subject) -> anyhow::Result<usize> {
         let mut todos = Vec::new();
-        for key in self.config.keys.reserved() {
+        let reserved = self.config.keys.reserved();
+        // A Namespace that bears no label may bear the fence's annotation, by which nothing can be selected.
+        let selectors = match subject {
+            Subject::Objects => &reserved[..],
+            Subject::Namespaces => &[""],
+        };
+        for key in selectors {
             match self.labelled(resource, subject, key).await {
                 Ok(found) => todos.extend(found),
                 // What the agent may not list it has not labelled either, unless it was allowed more before.
@@ -162,13 +171,24 @@ impl Uninstall {
         Ok(todos.len())
     }
 
+    fn bears_ours(&self, object: &ObjectMeta) -> bool {
+        let has = |key: &str| object.labels.as_ref().is_some_and(|labels| labels.contains_key(key));
+        let annotations = object.annotations.as_ref();
+        self.config.keys.reserved().into_iter().any(has)
+            || annotations.is_some_and(|annotations| annotations.contains_key(FENCE_EPOCH))
+    }
+
     async fn labelled(&self, resource: &ApiResource, subject: Subject, key: &str) -> Result<Vec<Todo>, CallError> {
         let api = Api::<DynamicObject>::all_with(self.client.clone(), resource);
         let mut params = ListParams::default().labels(key).limit(PAGE);
         let mut todos = Vec::new();
         loop {
             let page = bounded(api.list_metadata(&params)).await?;
-            todos.extend(page.items.into_iter().map(|object| {
+            let ours = page
+                .items
+                .into_iter()
+                .filter(|object| self.bears_ours(&object.metadata));
+            todos.extend(ours.map(|object| {
                 let name: Box<str> = object.metadata.name.unwrap_or_default().into();
                 Todo {
                     namespace: match subject {

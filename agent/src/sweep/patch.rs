@@ -13,7 +13,7 @@ use kube::api::{ApiResource, Patch, PatchParams};
 use kube::client::Body;
 use kube::core::{DynamicObject, Request, Status};
 use kube::{Client, Resource};
-use portolan_crds::labels::{LabelKeys, MANAGER_AGENT};
+use portolan_crds::labels::{FENCE_EPOCH, LabelKeys, MANAGER_AGENT};
 use portolan_runtime::Backoff;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -52,11 +52,15 @@ impl Patcher {
             .await
     }
 
-    /// Removes the labels under `keys`. [`Patched::failed`] after some tries: it may be possible later.
+    /// Removes the labels under `keys`, and of a Namespace what the fence knows it by. [`Patched::failed`] after some tries: it may
+    /// be possible later.
     pub(crate) async fn unlabel(&self, todo: &Todo, keys: &LabelKeys) -> Patched {
         let labels: BTreeMap<&str, Value> = keys.reserved().into_iter().map(|key| (key, Value::Null)).collect();
         // A uid that is not the object's makes the API server refuse the patch.
-        let body = json!({ "metadata": { "uid": todo.uid, "labels": labels } });
+        let mut body = json!({ "metadata": { "uid": todo.uid, "labels": labels } });
+        if matches!(self.subject, Subject::Namespaces) {
+            body["metadata"]["annotations"] = json!({ FENCE_EPOCH: null });
+        }
         let params = PatchParams {
             field_manager: Some(MANAGER_AGENT.to_owned()),
             ..PatchParams::default()

@@ -131,11 +131,7 @@ async fn opens_and_closes(fault: Fault, within: Duration) -> String {
     // On a busy machine enough requests may fail before it is looked.
     let found = more(gone, turned(&ground, "unreachable").await).contains(&true);
     let failed = more(failed, turned(&ground, "consecutive-failures").await).contains(&true);
-    assert!(
-        found || failed,
-        "nobody has looked: {:?}",
-        breakers(&ground).await
-    );
+    assert!(found || failed, "nobody has looked: {:?}", breakers(&ground).await);
     let asked = more(ready, turned(&ground, "readyz").await);
     assert_eq!(
         asked,
