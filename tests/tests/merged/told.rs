@@ -191,15 +191,7 @@ async fn told(world: &World, shard: &str, type_: &str) -> Option<(String, String
 async fn a_live_namespace_changes_hands_by_two_edits() {
     let world = world().await;
     let hub = world.direct(HUB);
-    let greedy = federated("taker", "east", &[("east", &["mg-1", "mf-1"])]);
-    hub.ok_with(&["apply", "-f", "-"], &greedy).await.unwrap();
-    let overlap = eventually("the overlap is told", || async {
-        let accepted = told(world, "taker", "Accepted").await;
-        accepted.filter(|(status, ..)| status == "False")
-    })
-    .await;
-    assert!(overlap.1 == "Overlap" && overlap.2.contains("east/mf-1"), "{overlap:?}");
-    assert!(overlap.2.contains("operators/giver"), "{overlap:?}");
+    a_claim_of_what_another_has_is_refused(world).await;
     // What was good keeps serving, on both sides.
     for (shard, namespace) in [("giver", "mf-1"), ("taker", "mg-1")] {
         let door = world.merged_door(shard).await.unwrap();
@@ -253,6 +245,18 @@ async fn a_live_namespace_changes_hands_by_two_edits() {
     assert_eq!(late_write(world, annotated_epoch(world).await).await, 200);
     let taken = door.call(Method::PATCH, path, &patch, b"{}").await.unwrap();
     assert_eq!(taken.status, 200, "{:?}", taken.body);
+}
+
+async fn a_claim_of_what_another_has_is_refused(world: &World) {
+    let greedy = federated("taker", "east", &[("east", &["mg-1", "mf-1"])]);
+    world.direct(HUB).ok_with(&["apply", "-f", "-"], &greedy).await.unwrap();
+    let overlap = eventually("the overlap is told", || async {
+        let accepted = told(world, "taker", "Accepted").await;
+        accepted.filter(|(status, ..)| status == "False")
+    })
+    .await;
+    assert!(overlap.1 == "Overlap" && overlap.2.contains("east/mf-1"), "{overlap:?}");
+    assert!(overlap.2.contains("operators/giver"), "{overlap:?}");
 }
 
 /// Members then refuse what arrives late of an owner that has let go.

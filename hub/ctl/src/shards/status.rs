@@ -113,41 +113,14 @@ fn of_shard(shard: &Value, now: Timestamp) -> String {
         };
         let _ = writeln!(told, "{name}: refused, {refusal}; {rest}");
     }
-    let pairs = |key: &str, other: &str| -> Vec<String> {
-        let pairs = items(&shard[key]).iter();
-        let pair = |one: &Value| match one[other].as_str() {
-            Some(shard) => format!("{} ({other} {shard})", text(&one["pair"])),
-            None => text(&one["pair"]),
-        };
-        pairs.map(pair).collect()
-    };
-    let list = |names: &[String], count: &Value| {
-        let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let all = count.as_u64().and_then(|count| usize::try_from(count).ok());
-        first_of(&names, all.unwrap_or(names.len()))
-    };
-    let waiting = pairs("waiting", "of");
+    let waiting = pairs(shard, "waiting", "of");
     if !waiting.is_empty() {
         let since = shard["waitingSince"].as_str().and_then(|since| since.parse().ok());
         let since = since.map(|since| format!(" for {}", age(now, since)));
         let waiting = list(&waiting, &shard["waitingCount"]);
         let _ = writeln!(told, "{name}: waits{} for {waiting}", since.unwrap_or_default());
     }
-    let releasing = pairs("releasing", "to");
-    if !releasing.is_empty() {
-        let _ = writeln!(
-            told,
-            "{name}: lets go of {}",
-            list(&releasing, &shard["releasingCount"])
-        );
-        for (reason, of) in waits(items(&shard["releasing"]), now) {
-            let _ = writeln!(told, "{name}: waits for {reason}: {of}");
-        }
-        let held_up_by = texts(&shard["heldUpBy"]);
-        if !held_up_by.is_empty() {
-            let _ = writeln!(told, "{name}: not acknowledged yet by router {}", held_up_by.join(", "));
-        }
-    }
+    told += &released(&name, shard, now);
     let leader = &shard["oneLeader"];
     if leader["status"].as_str().is_some_and(|status| status != "True") {
         let _ = writeln!(
@@ -158,6 +131,40 @@ fn of_shard(shard: &Value, now: Timestamp) -> String {
         );
     }
     told
+}
+
+/// What a shard lets go of, and what that waits for.
+fn released(name: &str, shard: &Value, now: Timestamp) -> String {
+    let releasing = pairs(shard, "releasing", "to");
+    if releasing.is_empty() {
+        return String::new();
+    }
+    let all = list(&releasing, &shard["releasingCount"]);
+    let mut told = format!("{name}: lets go of {all}\n");
+    for (reason, of) in waits(items(&shard["releasing"]), now) {
+        let _ = writeln!(told, "{name}: waits for {reason}: {of}");
+    }
+    let held_up_by = texts(&shard["heldUpBy"]);
+    if !held_up_by.is_empty() {
+        let _ = writeln!(told, "{name}: not acknowledged yet by router {}", held_up_by.join(", "));
+    }
+    told
+}
+
+/// Each pair under `key`, with the shard that is its `other` party.
+fn pairs(shard: &Value, key: &str, other: &str) -> Vec<String> {
+    let pair = |one: &Value| match one[other].as_str() {
+        Some(shard) => format!("{} ({other} {shard})", text(&one["pair"])),
+        None => text(&one["pair"]),
+    };
+    items(&shard[key]).iter().map(pair).collect()
+}
+
+/// The first few, and how many there are beside.
+fn list(names: &[String], count: &Value) -> String {
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let all = count.as_u64().and_then(|count| usize::try_from(count).ok());
+    first_of(&names, all.unwrap_or(names.len()))
 }
 
 /// What releases wait for, with the pairs that wait for it and how long the first of them has.

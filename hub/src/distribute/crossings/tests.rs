@@ -1,3 +1,5 @@
+//! A pair that is let go of is granted again in the end, be the agent away, the fence broken or a router silent.
+
 use proptest::prelude::*;
 
 use portolan_crds::ShardName;

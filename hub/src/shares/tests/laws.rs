@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::shares::division::wanted;
-use network::BURST;
+use tokens::BURST;
 
 const ROUTERS: usize = 4;
 

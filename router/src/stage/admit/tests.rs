@@ -9,7 +9,8 @@ use http::{HeaderMap, Method};
 
 use super::*;
 use crate::resource::policies::tests as policies;
-use crate::value::classify::classify;
+use crate::value::classify::{ApiRequest, classify};
+use crate::value::snapshot::CallerView;
 
 const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -57,6 +58,28 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
     }
 }
 
+/// A request that policies judge, with a minute to wait.
+fn judged<'a>(
+    world: &'a policies::World,
+    (caller, view): (&'a Caller, &'a CallerView),
+    asked: &'a ApiRequest,
+) -> Admission<'a> {
+    let judging = Judging {
+        view,
+        asked: crate::decision::policy::asked(asked, &["east"], false),
+        generation: 1,
+    };
+    Admission {
+        caller,
+        asked,
+        life: Life::Unary,
+        bytes: 0,
+        election: false,
+        deadline: Instant::now() + Duration::from_mins(1),
+        judging: Some((&world.policies, judging)),
+    }
+}
+
 /// Who is over a limit waits in no queue; but what is shed anyway takes none of its tokens.
 #[tokio::test]
 async fn limits_come_after_shedding_and_before_everything_else() {
@@ -65,20 +88,7 @@ async fn limits_come_after_shedding_and_before_everything_else() {
     let admit = Admit::new(Limits::default(), load.clone(), AdmitMetrics::default());
     let (view, asked) = (world.view("1"), asked(PODS));
     let caller = Caller::Pod(view.clone());
-    let judging = Judging {
-        view: &view,
-        asked: crate::decision::policy::asked(&asked, &["east"], false),
-        generation: 1,
-    };
-    let admission = Admission {
-        caller: &caller,
-        asked: &asked,
-        life: Life::Unary,
-        bytes: 0,
-        election: false,
-        deadline: Instant::now() + Duration::from_secs(1),
-        judging: Some((&world.policies, judging)),
-    };
+    let admission = judged(&world, (&caller, &view), &asked);
     load.set_memory(1.1);
     for _ in 0..3 {
         let shed = admit.admit(&admission).await;
@@ -97,20 +107,7 @@ async fn what_goes_no_further_gives_its_tokens_back() {
     let admit = admit(4);
     let (view, asked) = (world.view("1"), asked(PODS));
     let caller = Caller::Pod(view.clone());
-    let judging = Judging {
-        view: &view,
-        asked: crate::decision::policy::asked(&asked, &["east"], false),
-        generation: 1,
-    };
-    let admission = Admission {
-        caller: &caller,
-        asked: &asked,
-        life: Life::Unary,
-        bytes: 0,
-        election: false,
-        deadline: Instant::now() + Duration::from_mins(1),
-        judging: Some((&world.policies, judging)),
-    };
+    let admission = judged(&world, (&caller, &view), &asked);
     let held = [
         admit.admit(&admission).await.unwrap(),
         admit.admit(&admission).await.unwrap(),
