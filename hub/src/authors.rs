@@ -3,12 +3,13 @@
 //! Asked as the API server asks about a write, before it is stored (`webhook`). Compile repeats what needs no user:
 //! `MemberCluster.spec.allowedNamespaces`. Says nothing of which members exist.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::authentication::v1::UserInfo;
 use portolan_crds::labels::{FORCE_RELEASE, GROUP};
+use portolan_crds::sharding::ForcedRelease;
 use portolan_crds::{Claim, ShardingConfigSpec};
 use serde::Deserialize;
 use serde_json::Value;
@@ -98,6 +99,11 @@ pub(crate) async fn review(reviewer: &AccessReviewer, write: &Write) -> Result<(
             fields.entry(cluster).or_insert_with(|| format!("{field}{was}"));
         }
     }
+    for cluster in newly_forced(write) {
+        fields
+            .entry(Some(cluster))
+            .or_insert_with(|| format!("annotation {FORCE_RELEASE}"));
+    }
     let asked = fields.into_iter().map(|(cluster, field)| {
         let question = question(&write.user_info, cluster.as_deref());
         let reviewer = reviewer.clone();
@@ -126,8 +132,20 @@ fn is_claim(write: &Write) -> Result<bool, Refusal> {
         return Err(Refusal::Invalid(message));
     }
     // Whoever forces a release takes namespaces from routers that may still serve them.
-    let forces = write.operation != "DELETE" && forced(&write.object) != forced(&write.old_object);
-    Ok(write.new_spec().is_some() || forces)
+    Ok(write.new_spec().is_some() || forces(write))
+}
+
+/// Whether the write changes what is forced. What was forced before stays on the object as the record.
+fn forces(write: &Write) -> bool {
+    write.operation != "DELETE" && forced(&write.object) != forced(&write.old_object)
+}
+
+/// Members of pairs that the write forces, which the spec need not name any more. What cannot be read forces nothing.
+fn newly_forced(write: &Write) -> BTreeSet<String> {
+    let annotation = forced(&write.object).as_str().filter(|_| forces(write));
+    let pairs = annotation.and_then(|annotation| Some(annotation.parse::<ForcedRelease>().ok()?.pairs));
+    let clusters = pairs.into_iter().flatten().map(|(cluster, ..)| cluster);
+    clusters.collect()
 }
 
 fn forced(object: &Value) -> &Value {
@@ -246,7 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_claims_nothing_new_is_not_asked_about() {
-        let (reviewer, asked) = sharding_rights(&[]);
+        let (reviewer, asked) = sharding_rights(&[("ada", Some("east"))]);
         let mut same = write("eve", &claiming(&["west"]));
         (same.operation, same.old_object) = ("UPDATE".to_owned(), same.object.clone());
         same.object["metadata"] = json!({"annotations": {"a": "b"}});
@@ -254,6 +272,15 @@ mod tests {
         let mut forced = same.clone();
         forced.object["metadata"]["annotations"][FORCE_RELEASE] = json!("west/ns-a@1: it burnt");
         assert!(matches!(review(&reviewer, &forced).await, Err(Refusal::Forbidden(_))));
+        let mut of_before = forced.clone();
+        (of_before.object["spec"], of_before.old_object["spec"]) = (claiming(&["east"]), claiming(&["east"]));
+        of_before.user_info.username = Some("ada".to_owned());
+        let Err(Refusal::Forbidden(said)) = review(&reviewer, &of_before).await else {
+            panic!("west was edited out, and is not hers");
+        };
+        assert!(said.contains("\"west\"") && !said.contains("\"east\""), "{said}");
+        of_before.old_object["metadata"] = of_before.object["metadata"].clone();
+        assert_eq!(review(&reviewer, &of_before).await, Ok(()), "it is the record");
         asked.lock().clear();
         let mut deleted = same.clone();
         (deleted.operation, deleted.object) = ("DELETE".to_owned(), Value::Null);

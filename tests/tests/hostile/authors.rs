@@ -160,6 +160,9 @@ async fn who_widens_a_shard_must_have_what_it_has() {
     assert!(!refused.ok && refused.stderr.contains("\"west\""), "{}", refused.stderr);
     let labelled = patch(&ada, r#"{"metadata":{"annotations":{"seen":"yes"}}}"#).await;
     assert!(labelled.ok, "what claims nothing passes: {}", labelled.stderr);
+    let force = r#"{"metadata":{"annotations":{"ctrlmesh.kusionstack.io/force-release":"west/h-west@1: it burnt"}}}"#;
+    let forced = patch(&ada, force).await;
+    assert!(!forced.ok && forced.stderr.contains("\"west\""), "{}", forced.stderr);
 }
 
 #[tokio::test]
