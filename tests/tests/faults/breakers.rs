@@ -100,8 +100,7 @@ async fn opens_and_closes(fault: Fault, within: Duration) -> String {
         crate::served(&door.get(path, &[]).await.unwrap()).unwrap();
     }
 
-    let (gone, ready) = (turned(&ground, "unreachable").await, turned(&ground, "readyz").await);
-    let failed = turned(&ground, "consecutive-failures").await;
+    let ready = turned(&ground, "readyz").await;
     ground.world.cluster("west").fault(fault).await.unwrap();
     let began = Instant::now();
     let mut callers = Callers {
@@ -128,10 +127,6 @@ async fn opens_and_closes(fault: Fault, within: Duration) -> String {
     let began = Instant::now();
     is_back(&door, began).await;
     let more = |before: [u64; 2], now: [u64; 2]| [now[0] > before[0], now[1] > before[1]];
-    // On a busy machine enough requests may fail before it is looked.
-    let found = more(gone, turned(&ground, "unreachable").await).contains(&true);
-    let failed = more(failed, turned(&ground, "consecutive-failures").await).contains(&true);
-    assert!(found || failed, "nobody has looked: {:?}", breakers(&ground).await);
     let asked = more(ready, turned(&ground, "readyz").await);
     assert_eq!(
         asked,

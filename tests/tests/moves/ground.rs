@@ -43,7 +43,7 @@ pub(crate) struct Ground {
     pub(crate) hub: Option<Mutex<Daemon>>,
     pub(crate) routers: [Mutex<Daemon>; 2],
     pub(crate) agents: BTreeMap<&'static str, Mutex<Daemon>>,
-    /// Between routers and members, where writes may be held up; empty where a late one is not refused.
+    /// Between routers and members, where writes may be held up.
     pub(crate) ways: BTreeMap<&'static str, Stage>,
     /// Of each shard's caller, through the balancer.
     pub(crate) kubeconfigs: BTreeMap<&'static str, PathBuf>,
@@ -123,10 +123,9 @@ impl Ground {
             let owners = NAMESPACES.into_iter().map(|name| (name, first_owner(name)));
             ground.world.own(shard, clusters(owners, shard)).await?;
         }
-        if ground.is_fenced().await? {
-            ground.ways().await?;
-            ground.answers().await;
-        }
+        ground.fenced().await?;
+        ground.ways().await?;
+        ground.answers().await;
         Ok(ground)
     }
 
@@ -166,19 +165,9 @@ impl Ground {
         }
     }
 
-    /// Whether members refuse what arrives late. Where they know nothing of that, no shard speaks of it.
-    async fn is_fenced(&self) -> anyhow::Result<bool> {
+    /// Waits until members refuse what arrives late.
+    async fn fenced(&self) -> anyhow::Result<()> {
         let shards: Api<ShardingConfig> = Api::namespaced(self.world.cluster(HUB).client().await?, "operators");
-        let known = eventually("conditions are written", || async {
-            let shard = shards.get(SHARDS[0]).await?;
-            let conditions = shard.status.map(|status| status.conditions).unwrap_or_default();
-            anyhow::ensure!(conditions.iter().any(|condition| condition.type_ == "Distributed"));
-            anyhow::Ok(conditions.iter().any(|condition| condition.type_ == FENCED))
-        })
-        .await;
-        if !known {
-            return Ok(false);
-        }
         for name in SHARDS {
             eventually("handovers are fenced", || async {
                 let shard = shards.get(name).await?;
@@ -193,7 +182,7 @@ impl Ground {
             })
             .await;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Routers go to members by a way of their own.

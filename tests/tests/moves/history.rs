@@ -23,7 +23,7 @@ const LEDGER: &str = "/registry/configmaps/portolan-system/portolan-ledger-";
 /// A write, and when it was seen.
 pub(crate) type Seen<T> = (Instant, T);
 
-/// Of one namespace.
+/// What happened to one namespace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Story {
     pub(crate) writes: Vec<Seen<Write>>,
