@@ -59,7 +59,7 @@ fn other_lease(caller: &Caller, asked: &ApiRequest) -> Option<(CallerKey, OtherL
     let name = resource.name.as_ref().filter(|name| **name != names.client)?;
     let renews = asked.view == View::Merged && matches!(asked.verb, Verb::Update | Verb::Patch);
     let own = resource.namespace.as_deref() == Some(&*view.namespace);
-    let other = renews && own && resource.is("coordination.k8s.io", "leases");
+    let other = renews && own && resource.is_leases();
     let lease = || OtherLease {
         shard: shard.config.to_string(),
         name: name.clone(),

@@ -181,7 +181,6 @@ impl Call<'_> {
             asked: &request.asked,
             life,
             bytes: body.bytes(),
-            election: request.reach.election == Some(true),
             deadline: if long {
                 request.started + LONG_HEAD_TIMEOUT
             } else {

@@ -34,13 +34,13 @@ const LOST_FOR: Duration = Duration::from_mins(1);
 /// Cluster and namespace.
 type Pair = (Arc<str>, Arc<str>);
 
-/// All of this process.
+/// Open and lost writes of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     // Sharded locks: each write takes one twice.
     pairs: DashMap<Pair, Open>,
     /// Epochs of the pairs that there were when the hub had told this process for the first time; `None`: it has not. A mutex:
-    /// held for a look-up.
+    /// held for a walk over the pairs, by the session alone.
     inherited: Mutex<Option<HashMap<Pair, u64>>>,
     /// Something is being released, and not all of its writes were answered.
     awaited: AtomicBool,
@@ -56,7 +56,7 @@ pub(crate) struct Writes {
 #[derive(Debug)]
 pub(crate) struct HubHeard(Arc<Writes>);
 
-/// Of one pair.
+/// Writes of one pair.
 #[derive(Debug, Default)]
 struct Open {
     count: usize,
@@ -219,4 +219,4 @@ impl Drop for Write {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -103,8 +103,6 @@ pub(crate) struct Admission<'a> {
     pub(crate) life: Life,
     /// Bytes of its body that the router may have to hold.
     pub(crate) bytes: u32,
-    /// Of its caller's own leader election, as its plan tells.
-    pub(crate) election: bool,
     /// It waits no longer.
     pub(crate) deadline: Instant,
     /// Who judges it by the limits that hold its caller; `None`: people are held by none.
@@ -149,7 +147,9 @@ impl Admission<'_> {
             .resource
             .as_ref()
             .is_some_and(|resource| resource.named_by_path);
-        let lock = self.election && named && self.asked.verb != Verb::Watch;
+        let judging = self.judging.as_ref();
+        let election = judging.is_some_and(|(_, judging)| judging.asked.election);
+        let lock = election && named && self.asked.verb != Verb::Watch;
         (lock || self.asked.is_lease()) && self.bytes <= LEASE_BYTES
     }
 

@@ -224,8 +224,18 @@ impl Leg {
         replanner.map_or(Ok(()), still).map_err(UpstreamError::Withdrawn)
     }
 
-    /// A write to a namespace of the caller's shard, counted as open from now on: before [`Self::still`] is asked, so that a
-    /// release which that does not know yet knows of the write.
+    /// Counts a write as open, then looks whether it may still be sent; from here on it is under way. In this order, so that a
+    /// release which [`Self::still`] does not know yet knows of the write.
+    fn leave(&self) -> Result<Option<Write>, UpstreamError> {
+        let mut write = self.open_write();
+        self.still()?;
+        if let Some(write) = &mut write {
+            write.leaves();
+        }
+        Ok(write)
+    }
+
+    /// A write to a namespace of the caller's shard.
     fn open_write(&self) -> Option<Write> {
         let (grant, replanner) = (self.forward.grant.as_ref()?, self.replanner.as_ref()?);
         let cluster = &self.forward.target.cluster;

@@ -124,6 +124,11 @@ impl ResourceRequest {
         self.group == group && self.resource == resource
     }
 
+    /// Whether it is about Leases.
+    pub(crate) fn is_leases(&self) -> bool {
+        self.is("coordination.k8s.io", "leases")
+    }
+
     /// As the details of a Status name it.
     fn about(&self) -> AboutObject {
         AboutObject {
@@ -177,7 +182,7 @@ impl ApiRequest {
     /// words in it: what is behind `proxy`, a collection, a watch.
     pub(crate) fn is_lease(&self) -> bool {
         let one = |resource: &ResourceRequest| {
-            resource.is("coordination.k8s.io", "leases")
+            resource.is_leases()
                 && resource.subresource.is_none()
                 && (resource.named_by_path || self.verb == Verb::Create)
         };

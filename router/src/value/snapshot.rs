@@ -235,7 +235,7 @@ impl Ownership {
 /// One (cluster, namespace) pair of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pair {
-    /// Number of owners that the pair has had.
+    /// Epoch of its owner: grows with each, and no two of a namespace have the same.
     pub(crate) owner_count: u64,
     /// The hub's count of changes of ownership when it entered the shard.
     pub(crate) view_revision: u64,

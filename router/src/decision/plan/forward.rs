@@ -129,8 +129,7 @@ impl Route<'_> {
         };
         // The leader-election Lease must not wait, and belongs to nobody. Another kind of lock may be its holder's Pod's, which
         // only a garbage collector beside it sees end.
-        let is_lease = |resource: &ResourceRequest| resource.is("coordination.k8s.io", "leases");
-        let alone = rewrite.lease.is_some() && self.request.resource.as_ref().is_some_and(is_lease);
+        let alone = rewrite.lease.is_some() && self.request.resource.as_ref().is_some_and(ResourceRequest::is_leases);
         if !alone && owners::may_cross(self.request, self.caller) {
             needs.push(Need::Owners);
         }

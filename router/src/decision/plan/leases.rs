@@ -19,12 +19,12 @@ use crate::value::snapshot::{GrantState, LeaseName};
 impl Merged<'_> {
     /// The names of the election's lock, where the request is about Leases in the callers' namespace.
     pub(super) fn electing(&self, resource: &ResourceRequest, namespace: &str) -> Option<&LeaseName> {
-        self.locking(resource, namespace).filter(|_| is_lease(resource))
+        self.locking(resource, namespace).filter(|_| resource.is_leases())
     }
 
-    /// The same of all kinds that carry the lock.
+    /// The names of the lock, where the request is about a kind that carries it in the callers' namespace.
     fn locking(&self, resource: &ResourceRequest, namespace: &str) -> Option<&LeaseName> {
-        let carries = is_lease(resource) || self.shard.lock_resource.is_some_and(|lock| resource.is("", lock));
+        let carries = resource.is_leases() || self.shard.lock_resource.is_some_and(|lock| resource.is("", lock));
         let own = carries && *namespace == *self.view.namespace;
         self.shard.lease.as_ref().filter(|_| own)
     }
@@ -36,11 +36,11 @@ impl Merged<'_> {
             Some(name) if *name == names.client && self.collects() => Some(self.watch_election(names)),
             Some(name) if *name == names.client => Some(self.elect(names)),
             None if self.verb() == Verb::DeleteCollection => self.delete_locks(names, resource, namespace),
-            None if self.verb() == Verb::Create && is_lease(resource) => {
+            None if self.verb() == Verb::Create && resource.is_leases() => {
                 Some(self.other_lease(names, resource, namespace))
             }
             None if self.verb() == Verb::Create => Some(self.create_lock(names, resource, namespace)),
-            Some(_) if is_lease(resource) && resource.named_by_path && self.verb() != Verb::Watch => {
+            Some(_) if resource.is_leases() && resource.named_by_path && self.verb() != Verb::Watch => {
                 Some(self.other_lease(names, resource, namespace))
             }
             _ => None,
@@ -198,10 +198,6 @@ impl OtherLease {
             moved,
         }
     }
-}
-
-fn is_lease(resource: &ResourceRequest) -> bool {
-    resource.is("coordination.k8s.io", "leases")
 }
 
 fn renamed(names: &LeaseName) -> Rewrite {

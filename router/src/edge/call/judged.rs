@@ -53,7 +53,6 @@ impl Call<'_> {
             asked: &request.asked,
             life: Life::Unary,
             bytes: 0,
-            election: request.reach.election == Some(true),
             deadline: request.deadline,
             judging: request.judging(&clusters),
         };

@@ -201,16 +201,15 @@ impl CallerRules {
     /// since gets them back, as far as nothing came in their place.
     pub(super) fn give_back(
         &mut self,
-        (of, passed): (&CallerPolicies, Passed),
+        (of, passed): (&Arc<CallerPolicies>, Passed),
         asked: &Asked<'_>,
         shared: &Mutex<SharedRules>,
         now: Tick,
     ) {
         self.bring();
         self.idle = false;
-        let places = self.of.limits().enumerate();
-        let places = places.map(|(id, (policy, limit))| ((&*policy.uid, &*limit.name), id));
-        let places: HashMap<_, _> = places.collect();
+        // Others may be in force only if a swap came while it waited.
+        let same = Arc::ptr_eq(of, &self.of);
         for id in of.limits_met(asked) {
             let Some((policy, limit)) = of.limit(id) else { continue };
             let cost = limit.cost(asked.verb);
@@ -218,8 +217,14 @@ impl CallerRules {
                 shared.lock().give_back((policy, limit), cost, passed, now);
                 continue;
             }
-            let here = places.get(&(&*policy.uid, &*limit.name));
-            let here = here.and_then(|id| self.states[*id].as_deref_mut());
+            let is_it =
+                |(other, named): (&Arc<Policy>, &Arc<Limit>)| other.uid == policy.uid && named.name == limit.name;
+            let here = if same {
+                Some(id)
+            } else {
+                self.of.limits().position(is_it)
+            };
+            let here = here.and_then(|id| self.states[id].as_deref_mut());
             let mut aside = self.aside.iter_mut();
             let mut aside = || aside.find(|aside| aside.uid == policy.uid && aside.limit.name == limit.name);
             if let Some(state) = here.or_else(|| Some(&mut *aside()?.state)) {

@@ -228,7 +228,7 @@ impl SharedRules {
         let feared = self.feared.get_or_insert_with(|| self.safe.shares.clone());
         for (key, share) in &written.shares {
             let most = feared.entry(key.clone()).or_default();
-            *most = share.max(most).to_owned();
+            *most = (*most).max(*share);
         }
         for (key, share) in &mut self.safe.shares {
             *share = written.share(key).min(*share);

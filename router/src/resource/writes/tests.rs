@@ -27,7 +27,7 @@ fn granted(epoch: u64) -> Arc<Snapshot> {
     snapshot(&[("a", epoch, v1::GrantState::Granted)])
 }
 
-fn releasing(epoch: u64) -> Arc<Snapshot> {
+pub(crate) fn releasing(epoch: u64) -> Arc<Snapshot> {
     snapshot(&[("a", epoch, v1::GrantState::Releasing)])
 }
 

@@ -40,7 +40,6 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
                 asked: &self::asked(path),
                 life,
                 bytes: 0,
-                election: false,
                 deadline: Instant::now() + Duration::from_secs(1),
                 judging: None,
             };
@@ -74,7 +73,6 @@ fn judged<'a>(
         asked,
         life: Life::Unary,
         bytes: 0,
-        election: false,
         deadline: Instant::now() + Duration::from_mins(1),
         judging: Some((&world.policies, judging)),
     }
@@ -174,7 +172,6 @@ async fn is_served(admit: &Admit, user: &str) -> bool {
         asked: &asked(PODS),
         life: Life::Unary,
         bytes: 0,
-        election: false,
         deadline: Instant::now() + Duration::from_secs(1),
         judging: None,
     };
@@ -203,7 +200,6 @@ async fn ask(admit: &Admit, user: &str, path: &str, life: Life, bytes: u32) -> R
         asked: &asked(path),
         life,
         bytes,
-        election: false,
         deadline: Instant::now() + Duration::from_secs(1),
         judging: None,
     };

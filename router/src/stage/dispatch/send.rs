@@ -352,11 +352,7 @@ async fn deliver(run: &Run, request: Request<Body>) -> Result<Response<Body>, Up
     let slot = slot.patient(!leg.is_prompt());
     let delivered = request.body().delivered();
     let swaps = leg.swaps().filter(|_| !delivered.is_whole());
-    let mut write = leg.open_write();
-    leg.still()?;
-    if let Some(write) = &mut write {
-        write.leaves();
-    }
+    let write = leg.leave()?;
     let exchange = run.upstream.exchange(slot, request);
     let exchange = exchange.instrument(first_byte(&run.upstream));
     let exchange = async {

@@ -15,9 +15,12 @@ use crate::resource::access::MemberApi as _;
 use crate::resource::breaker::{self, State};
 use crate::resource::queues::{Class, Flow, Turn};
 use crate::resource::routing::RoutingStore;
+use crate::resource::upstream::BodyError;
 use crate::resource::upstream::scripted::{Backend, Script, head, read_all, script, snapshot, target};
+use crate::resource::writes::Writes;
+use crate::resource::writes::tests::releasing;
 use crate::value::classify::{Impersonation, classify};
-use crate::value::snapshot::LeaseName;
+use crate::value::snapshot::{LeaseName, Snapshot};
 use crate::value::traffic::{Effect, Traffic};
 
 /// One that ends.
@@ -425,4 +428,35 @@ async fn each_leg_is_counted_by_how_it_ended() {
         (count("get", "2xx"), count("get", "4xx"), count("create", "2xx")),
         (2, 1, 1)
     );
+}
+
+/// What may be carried out yet keeps its namespace from its next owner for as long.
+#[test]
+fn a_write_is_answered_by_what_says_how_it_ended() {
+    let status = |code: u16| Ok(http::Response::builder().status(code).body(Body::Empty).unwrap());
+    let (cluster, reason) = (Arc::<str>::from("east"), String::new());
+    let lost = UpstreamError::Lost {
+        cluster: cluster.clone(),
+        reason: reason.clone(),
+        broke: crate::resource::upstream::Broke::Stream,
+    };
+    let refused = UpstreamError::Refused { cluster, reason };
+    let cases = [
+        (status(200), true),
+        (status(409), true),
+        (Err(refused), true),
+        (status(500), false),
+        (status(504), false),
+        (Err(lost), false),
+        (Err(UpstreamError::Body(BodyError::Late)), false),
+    ];
+    for (outcome, is_known) in cases {
+        let writes = Arc::<Writes>::default();
+        writes.inherit(&Snapshot::default());
+        let mut write = writes.begin(&"east".into(), "a", Some(2));
+        write.leaves();
+        settle(Some(write), &outcome);
+        let answered = writes.answered(&releasing(2)).unwrap();
+        assert_eq!(!answered.pairs.is_empty(), is_known, "{outcome:?}");
+    }
 }

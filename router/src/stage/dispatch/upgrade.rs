@@ -141,11 +141,7 @@ async fn ask(run: &Run, tasks: &Tasks, mut request: Request<Body>) -> Result<Res
             tracing::debug!(cluster = %name, %error, "upgrade connection broke");
         }
     });
-    let mut write = run.leg.open_write();
-    run.leg.still()?;
-    if let Some(write) = &mut write {
-        write.leaves();
-    }
+    let write = run.leg.leave()?;
     // Most have no body. One that has is for a member that does not switch, and travels like any other.
     let response = sender.send_request(request).await.map_err(broke);
     let response = response.map(|response| {

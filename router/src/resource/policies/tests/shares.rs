@@ -109,7 +109,6 @@ async fn demand_is_told_with_the_share_that_a_restart_would_have() {
     assert_eq!((demand().revision, demand().share_millionths), (7, 400_000));
 }
 
-/// Killed before, it would come back with what the file says, and the hub relies on that.
 #[test]
 fn of_very_many_limits_those_are_told_that_there_is_a_share_or_demand_of() {
     let demand = |share_millionths, asked_per_second_thousandths| v1::SharedDemand {
@@ -124,6 +123,7 @@ fn of_very_many_limits_those_are_told_that_there_is_a_share_or_demand_of() {
     assert_eq!(told[..4], [demand(1, 0), demand(0, 9), demand(0, 7), demand(0, 0)]);
 }
 
+/// Killed before, it would come back with what the file says, and the hub relies on that.
 #[tokio::test(start_paused = true)]
 async fn a_share_grows_once_it_is_on_disk_and_shrinks_at_once() {
     let world = old_router(&[shared(100, 10)]);

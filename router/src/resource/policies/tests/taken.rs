@@ -129,12 +129,12 @@ async fn a_share_that_shrank_gets_nothing_back() {
     }
 }
 
-/// Of a rule that was met; its burst else.
+/// Of a rule that was met.
 fn tokens(world: &World, uid: &str, rule: &str) -> u64 {
     let rules = world.report().rules;
     let of = |state: &&v1::RuleState| state.rule == rule && (state.caller.is_empty() || state.caller.ends_with(uid));
     let state = rules.iter().find(of);
-    state.map_or(u64::MAX, |state| state.tokens.unwrap())
+    state.unwrap().tokens.unwrap()
 }
 
 const RULES: [&str; 3] = ["a", "b", "c"];
