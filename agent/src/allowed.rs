@@ -37,7 +37,7 @@ struct Roles {
     listed: bool,
 }
 
-/// Watches for ever; `allowed` is set once both kinds are listed.
+/// Watches for ever; `allowed` is set once both kinds are listed and the extras are known.
 pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>, metrics: Metrics) {
     let looked_by = client.clone();
     // Not told before it is known: that the right is gone would be news.

@@ -30,8 +30,6 @@ use crate::member;
 /// Namespaces to close, with the epoch that is to be the only one.
 pub(crate) type Orders = Arc<BTreeMap<String, u64>>;
 
-/// Most orders of one configuration.
-pub(crate) const MAX_ORDERS: usize = 1_000;
 /// Between two looks while something is not closed; API servers see an annotation within milliseconds.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Where something hinders, there is no hurry.

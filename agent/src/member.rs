@@ -94,8 +94,8 @@ pub(crate) async fn connect(kubeconfig: Option<&Path>, repeats: Repeats) -> anyh
     Client::try_from(config).context(NO_CLIENT)
 }
 
-/// The same, of one connection, which the first request makes. A request of after its end fails, and so does one that does
-/// not wait for the answer to the one before.
+/// A client as of [`connect`], but of one connection, which the first request makes. A request of after its end fails, and so
+/// does one that does not wait for the answer to the one before.
 pub(crate) async fn connect_once(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
     let config = config(kubeconfig).await?;
     let https = config.rustls_https_connector().context(NO_CLIENT)?;

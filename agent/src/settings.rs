@@ -10,10 +10,11 @@ use portolan_crds::labels::{LabelKeys, PrefixError};
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
 use portolan_crds::selector::{Selector, SelectorError};
 use portolan_crds::shard::{BucketAlgorithm, Bucketing, BucketingError};
+use portolan_wire::protocol::MAX_FENCES;
 use portolan_wire::v1 as wire;
 use thiserror::Error;
 
-use crate::fence::{MAX_ORDERS, Orders};
+use crate::fence::Orders;
 use crate::label::Labelling;
 
 /// The checked configuration. `Default` labels nothing and reports no callers.
@@ -60,7 +61,7 @@ pub(crate) enum SettingsError {
     Namespace(String),
     #[error("{0} routers, and {MAX_ROUTERS} at most get a token")]
     Routers(usize),
-    #[error("{0} namespaces to fence, and {MAX_ORDERS} at most are ordered at once")]
+    #[error("{0} namespaces to fence, and {MAX_FENCES} at most are ordered at once")]
     Fences(usize),
     #[error("namespace {0:?} to fence is none, or named twice")]
     Fence(String),
@@ -135,7 +136,7 @@ pub(crate) fn routers(config: &wire::AgentConfig) -> Result<Option<BTreeSet<Rout
 
 /// Which namespaces are to be closed against writes of earlier epochs.
 pub(crate) fn fences(config: &wire::AgentConfig) -> Result<Orders, SettingsError> {
-    if config.fences.len() > MAX_ORDERS {
+    if config.fences.len() > MAX_FENCES {
         return Err(SettingsError::Fences(config.fences.len()));
     }
     let mut orders = BTreeMap::new();
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(told(&[("a", 1), ("b", 2)]), Ok(2));
         assert!(told(&[("a", 1), ("a", 2)]).is_err());
         assert!(told(&[("../a", 1)]).is_err());
-        assert!(told(&vec![("a", 1); MAX_ORDERS + 1]).is_err());
+        assert!(told(&vec![("a", 1); MAX_FENCES + 1]).is_err());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use balance::{PAIR_WEIGHT, SETTLED_PERMILLE, TOLERATED_PERMILLE};
 pub use children::ChildRole;
+pub use children::HOME;
 pub use expand::{Child, Expansion, Surroundings, expand};
 pub use pods::Ordinals;
 

@@ -131,7 +131,7 @@ pub(crate) struct MemberHistory {
     pub(crate) version: u64,
 }
 
-/// Cluster, namespace, and the number of owners that the pair has had.
+/// Cluster, namespace, and the epoch of its owner.
 pub(crate) type PairEpoch = (String, String, u64);
 
 /// What the agent of a member has reported to this process. Kept when it disconnects.

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use portolan_crds::labels::POLICY_FENCE;
+use portolan_wire::protocol::NO_SUCH_NAMESPACE;
 
 /// Where API servers cannot be told apart, so many answers in a row for each of them are enough.
 const IN_A_ROW: usize = 10;
@@ -92,7 +93,7 @@ impl Closing {
     pub(crate) fn gone(&mut self) {
         *self = Self {
             standing: Standing::Closed,
-            message: "there is no such Namespace".to_owned(),
+            message: NO_SUCH_NAMESPACE.to_owned(),
             ..Self::new(self.epoch)
         };
     }

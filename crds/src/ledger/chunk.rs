@@ -31,7 +31,7 @@ pub struct Chunk {
 pub struct Pair {
     /// `None`: free.
     pub owner: Option<ShardName>,
-    /// Number of owners that the pair has had.
+    /// Epoch of its owner: grows with each, and no two of a namespace have the same.
     pub owner_count: u64,
     /// View revision at which it entered its owner's shard, or that of the last one while it is free.
     pub view_revision: u64,
@@ -41,12 +41,12 @@ pub struct Pair {
     pub fence: PairFence,
 }
 
-/// Which writes to a pair its member takes, of those that say their epoch: the number of owners that the pair had had.
+/// Which writes to a pair its member takes, of those that say their epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PairFence {
     /// Those of this epoch alone; 0: nothing is known of it.
     pub epoch: u64,
-    /// It was so before the first write of that epoch.
+    /// No write that the member still takes says no epoch.
     pub whole: bool,
 }
 
@@ -104,7 +104,7 @@ struct Written {
     slot: Slot,
     dropped_up_to: u64,
     shards: Vec<ShardName>,
-    /// Namespace → shard, number of owners, view revision, whether it is being released.
+    /// Namespace → shard, epoch of its owner, view revision, whether it is being released.
     pairs: BTreeMap<String, (Option<usize>, u64, u64, bool)>,
     /// Shard, namespace, view revision, Unix seconds.
     departures: Vec<(usize, String, u64, i64)>,

@@ -18,14 +18,19 @@ fn record(content: Content) -> Record {
 
 fn arbitrary_chunk() -> impl Strategy<Value = Chunk> {
     let owner = || prop_oneof![Just(None), "[a-c]".prop_map(|name| Some(shard(&name)))];
-    let pair = (owner(), any::<u64>(), any::<u64>(), any::<bool>());
+    let fence = (any::<u64>(), any::<bool>());
+    let pair = (owner(), any::<u64>(), any::<u64>(), any::<bool>(), fence);
     let pairs = prop::collection::btree_map("[a-z]{1,8}", pair, 0..20);
     let departure = (any::<u64>(), any::<i64>());
     let departures = prop::collection::btree_map("[a-z]{1,8}", departure, 1..5);
     let departures = prop::collection::btree_map("[a-c]", departures, 0..3);
     (pairs, departures, any::<u64>()).prop_map(|(pairs, departures, dropped_up_to)| {
-        let pair = |(owner, owner_count, view_revision, releasing)| Pair {
-            fence: PairFence::default(),
+        let pair = |(owner, owner_count, view_revision, releasing, (epoch, whole))| Pair {
+            // Of an epoch that is not known nothing is.
+            fence: PairFence {
+                epoch,
+                whole: whole && epoch > 0,
+            },
             owner,
             owner_count,
             view_revision,
@@ -94,7 +99,10 @@ fn chunks_of_the_longest_names_are_bounded() {
     for index in 0..NAMESPACES {
         let owner = ShardName::new("n".repeat(63), format!("{}-{}", "s".repeat(200), index % 5000)).unwrap();
         let pair = Pair {
-            fence: PairFence::default(),
+            fence: PairFence {
+                epoch: u64::from(u32::MAX),
+                whole: false,
+            },
             owner: Some(owner),
             owner_count: u64::from(u32::MAX),
             view_revision: 9_999_999_999,

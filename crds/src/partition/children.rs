@@ -16,7 +16,7 @@ use crate::sharding::{ClusterEntry, ObjectLimiter, Root, ShardingConfigSpec};
 /// Label of every Namespace: its name. API servers see to it.
 const METADATA_NAME: &str = "kubernetes.io/metadata.name";
 /// In place of a cluster's name: whichever a caller runs in.
-pub(super) const HOME: &str = "";
+pub const HOME: &str = "";
 /// No bucket has this value of the label.
 const NO_BUCKET: &str = "none";
 

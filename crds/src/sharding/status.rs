@@ -71,7 +71,7 @@ pub struct ReleaseStatus {
     pub cluster: String,
     /// The namespace.
     pub namespace: String,
-    /// Number of owners that the pair has had.
+    /// Epoch of its owner: grows with each, and no two of a namespace have the same.
     pub epoch: i64,
     /// Namespace and name of the ShardingConfig that waits for it; absent: none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]

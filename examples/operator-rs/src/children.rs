@@ -13,7 +13,7 @@ pub(crate) const GUESTBOOK: &str = "greetings.guestbook";
 pub(crate) const OURS: &str = "app.kubernetes.io/managed-by=greeting-operator";
 /// Makes the Pods roll when the text changes: an environment variable is read once.
 const SAID_ANNOTATION: &str = "greetings.example.com/message";
-/// Of the Pods that say it.
+/// Image of the Pods that say a Greeting.
 pub(crate) const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1";
 const SCRIPT: &str = r#"while true; do echo "$MESSAGE"; sleep 60; done"#;
 

@@ -37,7 +37,7 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
-    /// Of the Pods that say it.
+    /// Image of the Pods that say a Greeting.
     pub(crate) image: String,
     pub(crate) failures: Failures,
 }

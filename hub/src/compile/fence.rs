@@ -8,13 +8,11 @@
 
 use portolan_crds::labels::system_namespace;
 use portolan_crds::ledger::PairFence;
+use portolan_wire::protocol::MAX_FENCES;
 use portolan_wire::v1;
 
 use super::ledger::{Entry, Ledger, Released};
 use crate::facts::Facts;
-
-/// Most orders at once: each takes the agent some requests. The others follow.
-const ORDERS_MAX: usize = 1_000;
 
 impl Entry {
     /// Whether writes of its owner say their epoch.
@@ -35,8 +33,8 @@ impl Entry {
         }
     }
 
-    /// Whether the pair that is being released is nobody's by now.
-    pub(super) fn is_let_go(&mut self, facts: &Facts, released: &Released, (cluster, namespace): (&str, &str)) -> bool {
+    /// Whether the pair that is being released is nobody's by now; moves its fence on, as far as it is.
+    pub(super) fn let_go(&mut self, facts: &Facts, released: &Released, (cluster, namespace): (&str, &str)) -> bool {
         let (Some(since), Some(shard)) = (self.releasing_since, &self.owner) else {
             return false;
         };
@@ -60,9 +58,9 @@ impl Entry {
         true
     }
 
-    /// Whether every router has heard that writes are to say their epoch, of those that say none until then. `is_anew`: they may
+    /// Makes the fence whole once every router has heard that writes are to say their epoch, those that said none until then, too. `is_anew`: they may
     /// say none again.
-    fn all_say_epochs(&mut self, is_anew: bool, released: &Released, run: u64) {
+    fn become_whole(&mut self, is_anew: bool, released: &Released, run: u64) {
         if !self.is_fenced() || self.fence.whole || is_anew {
             self.saying_since = None;
             return;
@@ -115,7 +113,7 @@ impl Ledger {
                 // It was made anew, and while nobody knew of it writes to it may have said nothing.
                 let is_anew = known.is_some_and(|known| known.epoch.is_none());
                 entry.fence.whole &= !is_anew;
-                entry.all_say_epochs(is_anew, released, run);
+                entry.become_whole(is_anew, released, run);
                 continue;
             }
             let beyond = known
@@ -134,7 +132,7 @@ impl Ledger {
                     entry.fence.whole = false;
                 }
             }
-            entry.all_say_epochs(false, released, run);
+            entry.become_whole(false, released, run);
         }
     }
 }
@@ -160,7 +158,7 @@ pub(super) fn orders(facts: &Facts, ledger: &Ledger, cluster: &str) -> Vec<v1::F
     };
     let open = ledger.in_cluster(cluster).filter(|_| can == Some(true)).filter(is_open);
     let open = open.map(|(namespace, entry)| order(namespace, entry.owner_count));
-    let mut orders: Vec<_> = closing.chain(open).take(ORDERS_MAX).collect();
+    let mut orders: Vec<_> = closing.chain(open).take(MAX_FENCES).collect();
     orders.sort_by(|a, b| a.namespace.cmp(&b.namespace));
     orders
 }

@@ -23,9 +23,6 @@ pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;
 /// Where each namespace that a shard has is: shard → namespace → cluster.
 pub(super) type Homes<'a> = BTreeMap<&'a ShardName, BTreeMap<&'a str, &'a str>>;
 
-/// No pair has so many owners. A member that says so must not use up the epochs of all others.
-const NO_EPOCH: u64 = 1 << 52;
-
 /// Pairs that have or had an owner, by cluster and namespace.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Ledger {
@@ -49,7 +46,7 @@ pub(crate) struct Entry {
     pub(crate) view_revision: u64,
     /// The run in which its owner stopped wanting it.
     pub(crate) releasing_since: Option<u64>,
-    /// When that was, as far as this process knows.
+    /// When its owner stopped wanting it, as far as this process knows.
     pub(crate) releasing_from: Option<Timestamp>,
     /// Whose writes the member takes.
     pub(crate) fence: PairFence,
@@ -67,7 +64,7 @@ pub(crate) struct Released {
     /// The last run that the routers which may serve a shard have acknowledged, for each shard of which something is being
     /// released.
     pub(crate) of_shard: BTreeMap<ShardName, u64>,
-    /// As `of_shard`, and whatever they let through just before may still be under way.
+    /// By shard, the last run that its routers have acknowledged; what they let through just before may still be under way.
     pub(crate) let_go: BTreeMap<ShardName, u64>,
     /// Shards all of whose routers let their writes say their epoch.
     pub(crate) saying_epochs: BTreeSet<ShardName>,
@@ -225,7 +222,7 @@ impl Ledger {
         self.withholding &= released.by_all == 0;
         for (cluster, namespaces) in &mut self.pairs {
             for (namespace, entry) in namespaces {
-                if !entry.is_let_go(facts, released, (cluster, namespace)) {
+                if !entry.let_go(facts, released, (cluster, namespace)) {
                     continue;
                 }
                 entry.stays();
@@ -271,8 +268,7 @@ impl Ledger {
     pub(super) fn forget(&mut self, facts: &Facts) {
         let epochs = self.pairs.values().flat_map(BTreeMap::values);
         let epochs = epochs.map(|entry| entry.owner_count.max(entry.fence.epoch));
-        let last = epochs.filter(|epoch| *epoch < NO_EPOCH).max();
-        self.skip_to(last.unwrap_or_default());
+        self.skip_to(epochs.max().unwrap_or_default());
         let is_there = |cluster: &str, namespace: &str| {
             let inventory = facts.inventory(cluster);
             facts.members.contains_key(cluster) && inventory.is_none_or(|all| all.contains_key(namespace))

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::partition::{Child, Expansion, Objects, Surroundings, expand};
+use portolan_crds::partition::{Child, Expansion, HOME, Objects, Surroundings, expand};
 use portolan_crds::{Balance, Problem, ShardName, ShardingConfigSpec};
 use portolan_wire::v1;
 
@@ -17,9 +17,6 @@ use crate::facts::{Facts, ShardObject};
 use crate::settings::Settings;
 
 mod turn;
-
-/// The cluster of the pairs of a root that has no clusters.
-const HOME: &str = "";
 
 /// What is known of a root's children.
 #[derive(Debug, Clone, Default, PartialEq)]

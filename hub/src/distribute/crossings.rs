@@ -19,7 +19,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 /// are restarted, have seen an annotation by then.
 const HINDERED_FOR: Duration = Duration::from_mins(1);
 
-/// Of all pairs that are being closed.
+/// How far the closing of each pair is.
 #[derive(Debug)]
 pub(super) struct Crossings {
     /// Agents that were not heard since then may come yet.
@@ -27,7 +27,7 @@ pub(super) struct Crossings {
     pairs: BTreeMap<PairEpoch, Crossing>,
 }
 
-/// One pair.
+/// How far the closing of one pair is.
 #[derive(Debug)]
 struct Crossing {
     /// When every router had let go of it.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use portolan_crds::GroupResource;
 use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_runtime::Secret;
+use portolan_wire::protocol::NO_SUCH_NAMESPACE;
 use portolan_wire::v1;
 
 use super::Change;
@@ -21,11 +22,8 @@ use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, counted, cov
 /// anew. Six heartbeats.
 const COVERAGE_AGES: Duration = Duration::from_secs(30);
 
-/// No pair has more owners. What is beyond it in an annotation is none of ours.
-const MAX_EPOCH: u64 = 1 << 53;
-
-/// What agents say of a fence that is closed because there is no Namespace.
-const NOTHING_THERE: &str = "there is no such Namespace";
+/// No epoch of ours is beyond it. A member that said so would use up the epochs of all others.
+const MAX_EPOCH: u64 = 1 << 40;
 
 /// Agents tell of coverage at most once a second: by then they have told which objects of a new namespace lack their labels.
 const NAMESPACE_SETTLES: Duration = Duration::from_secs(3);
@@ -151,7 +149,7 @@ impl AgentReport {
                 }
                 let closed = states
                     .values()
-                    .filter(|state| state.closed && state.message != NOTHING_THERE);
+                    .filter(|state| state.closed && state.message != NO_SUCH_NAMESPACE);
                 // Kept when the order is over: what was closed so stays so.
                 let doubts = closed.map(|state| Some(&state.message).filter(|message| !message.is_empty()));
                 if let Some(doubt) = doubts.max() {

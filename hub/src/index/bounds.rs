@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use portolan_crds::GroupResource;
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
 use portolan_crds::shard::MAX_BUCKETS;
+use portolan_wire::protocol::MAX_FENCES;
 use portolan_wire::v1;
 use prost::Message as _;
 use thiserror::Error;
@@ -23,8 +24,6 @@ const MAX_CALLERS: usize = 5_000;
 /// Kinds of a cluster with thousands of CustomResourceDefinitions.
 const MAX_KINDS: usize = 5_000;
 const MAX_ALLOWED: usize = 10_000;
-/// As many as are ordered at once.
-const MAX_FENCES: usize = 1_000;
 /// Bytes of users and ServiceAccounts: they are kept in one object's status, which etcd takes up to 1.5 MiB of.
 const MAX_ALLOWED_BYTES: usize = 512 * 1024;
 /// A subject altogether, with all labels: what one message may have.

@@ -257,7 +257,7 @@ fn what_is_doubtful_about_fences_is_kept_until_one_is_closed_without_doubt() {
         Some("20 answers in a row".to_owned())
     );
     assert_eq!(
-        told(true, "there is no such Namespace"),
+        told(true, portolan_wire::protocol::NO_SUCH_NAMESPACE),
         Some("20 answers in a row".to_owned())
     );
     assert_eq!(told(false, ""), Some("20 answers in a row".to_owned()));

@@ -27,7 +27,7 @@ fn shard(name: &str) -> ShardName {
 
 fn pair(owner: &str, view_revision: u64) -> Pair {
     Pair {
-        fence: portolan_crds::ledger::PairFence::default(),
+        fence: portolan_crds::ledger::PairFence { epoch: 1, whole: true },
         owner: Some(shard(owner)),
         owner_count: 1,
         view_revision,

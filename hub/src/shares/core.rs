@@ -182,7 +182,7 @@ impl Core {
         }
         for (id, _) in &said {
             if let Some(rule) = self.rules.get_mut(id) {
-                rule.is_held(router.bound_of(*id));
+                rule.hold(router.bound_of(*id));
             }
         }
     }

@@ -89,7 +89,7 @@ impl Rule {
     }
 
     /// Routers have so much of it together, at least.
-    pub(super) fn is_held(&mut self, held: u32) {
+    pub(super) fn hold(&mut self, held: u32) {
         self.unheld = self.unheld.min(WHOLE.saturating_sub(held));
     }
 
@@ -160,7 +160,7 @@ impl Rule {
         let ideal = divide_useful(budget, &wants, supply.least, turn(&supply, age));
         self.aim(&parts, budget, (&wants, ideal), supply.least);
         let steps = self.approach(id, &parts, budget.saturating_sub(own), next);
-        self.is_held(fixed + own);
+        self.hold(fixed + own);
         let fresh = self.fresh(&steps);
         for Step { router, share, .. } in steps {
             if let Some(next) = next.get_mut(router) {

@@ -149,7 +149,7 @@ impl Told {
 
     /// What opened in routers that are gone has closed with them.
     fn forget_gone(&mut self, routers: &Presences) -> Vec<Event> {
-        let is_here = |(router, ..): &(String, String, String)| routers.of_router(router) != Presence::Gone;
+        let is_here = |(router, ..): &RuleAt| routers.of_router(router) != Presence::Gone;
         if self.opened.keys().all(is_here) {
             return Vec::new();
         }

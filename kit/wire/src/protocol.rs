@@ -24,6 +24,13 @@ pub const POLICIES: &str = "policies";
 /// Capability of a router whose writes say their epoch, and that tells which releases have no write open, as its Hello tells it.
 pub const FENCE: &str = "fence";
 
+/// What FenceState.message says of a namespace that is closed because there is no such Namespace.
+pub const NO_SUCH_NAMESPACE: &str = "there is no such Namespace";
+
+/// Namespaces of one member that are ordered to be closed at a time, and told of: FenceOrder, FenceState. Each takes the agent
+/// some requests; the others follow.
+pub const MAX_FENCES: usize = 1_000;
+
 /// Revision from which on the one before is spoken too. Revision 2 shares no resource with 1.
 const FIRST_WITH_A_PREDECESSOR: u32 = 3;
 

@@ -103,7 +103,7 @@ pub struct State {
     pub is_given_up: bool,
     /// The last epoch that was granted with the fence closed: of writes of earlier ones it is promised that none is admitted.
     pub promised: u8,
-    /// Epochs that were granted without: their writes do not say them.
+    /// Epochs that were granted without a fence: their writes do not say them.
     pub unfenced: u8,
     /// The agent is gone for good.
     pub agent_ended: bool,

@@ -260,7 +260,7 @@ async fn faults_are_stopped_by_hand_and_a_hub_that_starts_takes_nothing() {
     scene.leaks_nothing().await;
 }
 
-/// How often each Event on policies was told that is not about conditions of time, by reason.
+/// How often each Event of namespace `ops` was told, by reason.
 async fn told_events(scene: &Scene) -> BTreeMap<String, i32> {
     let events = Api::<Event>::namespaced(scene.client().await, "ops");
     let mut told = BTreeMap::new();

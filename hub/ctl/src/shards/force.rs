@@ -11,7 +11,7 @@ use portolan_crds::{FORCED_MAX, ForcedRelease, ReleaseStatus};
 use serde_json::json;
 
 use super::moving::client;
-use super::write::api;
+use super::write::{MANAGER, api, find};
 use crate::cli::{ForceArgs, Output};
 use crate::whoami::whoami;
 
@@ -21,10 +21,7 @@ const MAX_BY: usize = 200;
 pub(super) async fn run(args: &ForceArgs) -> anyhow::Result<()> {
     let hub = client(&args.edit).await?;
     let name = &args.shard;
-    let objects = api(&hub, name);
-    let found = objects.get_opt(name.name()).await;
-    let found = found.with_context(|| format!("cannot read ShardingConfig {name}"))?;
-    let object = found.with_context(|| format!("there is no ShardingConfig {name}: see portolanctl get shards"))?;
+    let object = find(&hub, name).await?;
     let releases = object.data["status"]["releases"].clone();
     let releases: Vec<ReleaseStatus> = if releases.is_null() {
         Vec::new()
@@ -60,9 +57,12 @@ pub(super) async fn run(args: &ForceArgs) -> anyhow::Result<()> {
         "resourceVersion": object.resource_version(),
         "annotations": { FORCE_RELEASE: forced.to_string() },
     }});
-    let written = objects
-        .patch(name.name(), &PatchParams::default(), &Patch::Merge(patch))
-        .await;
+    let params = PatchParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let objects = api(&hub, name);
+    let written = objects.patch(name.name(), &params, &Patch::Merge(patch)).await;
     written.with_context(|| format!("cannot write ShardingConfig {name}"))?;
     say(true);
     Ok(())

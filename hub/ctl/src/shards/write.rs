@@ -10,7 +10,7 @@ use serde_json::Value;
 /// How often an edit is tried at most while the hub writes the status of the same object, which it does after each change.
 const TRIES: usize = 5;
 /// Field manager of edits by command.
-const MANAGER: &str = "portolanctl-shards";
+pub(super) const MANAGER: &str = "portolanctl-shards";
 
 /// The object as it was read, and the spec that it is to have.
 #[derive(Debug, Clone)]
@@ -29,11 +29,16 @@ impl Edit {
     }
 }
 
-/// The object of a shard, which nothing else makes.
-pub(super) async fn read(hub: &Client, name: &ShardName) -> anyhow::Result<DynamicObject> {
+/// The object of a shard.
+pub(super) async fn find(hub: &Client, name: &ShardName) -> anyhow::Result<DynamicObject> {
     let found = api(hub, name).get_opt(name.name()).await;
     let found = found.with_context(|| format!("cannot read ShardingConfig {name}"))?;
-    let object = found.with_context(|| format!("there is no ShardingConfig {name}: see portolanctl get shards"))?;
+    found.with_context(|| format!("there is no ShardingConfig {name}: see portolanctl get shards"))
+}
+
+/// The object of a shard, which nothing else makes.
+pub(super) async fn read(hub: &Client, name: &ShardName) -> anyhow::Result<DynamicObject> {
+    let object = find(hub, name).await?;
     let owners = object.owner_references().iter();
     let mut makers = owners.filter(|owner| owner.controller == Some(true));
     if let Some(maker) = makers.next() {

@@ -1069,7 +1069,7 @@ pub struct RuleShare {
 pub struct NamespaceGrant {
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
-    /// Number of owners that this (cluster, namespace) pair has had.
+    /// Epoch of its owner: grows with each, and no two of a namespace have the same.
     #[prost(uint64, tag = "2")]
     pub owner_count: u64,
     #[prost(enumeration = "GrantState", tag = "3")]
