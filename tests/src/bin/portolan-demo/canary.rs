@@ -114,6 +114,7 @@ impl Upgrade {
     async fn try_the_right_one(&self) -> anyhow::Result<()> {
         head("Version 1.2 is right: on the canary, then in 30 % of all namespaces");
         let before = self.owners().await?;
+        self.work.begin();
         self.release(NEW).await?;
         self.is_of(NEW, |owner| owner == CANARY).await?;
         self.others_unnoticed(&before).await?;
