@@ -50,8 +50,8 @@ go-programs: tools ## build the Go example and the Go client of the tests (Go ke
 testbed: programs ## build the real control planes once (etcd, kube-apiserver, kubectl, KWOK, Jaeger; cached)
 	$(PROFILE_DIR)/debug/portolan-testbed build
 
-demo: testbed ## the main job on real control planes started here (KEEP=1 leaves it running; OPERATOR=go|rs)
-	$(PROFILE_DIR)/debug/portolan-demo $(if $(KEEP),--keep) $(if $(OPERATOR),--operator $(OPERATOR))
+demo: testbed ## the main job on real control planes started here (KEEP=1 leaves it running; OPERATOR=go|rs; CANARY=1: an operator upgraded by its canary)
+	$(PROFILE_DIR)/debug/portolan-demo $(if $(CANARY),--canary) $(if $(KEEP),--keep) $(if $(OPERATOR),--operator $(OPERATOR))
 
 test: lint testbed ## everything CI runs: format, clippy, unit, integration, end-to-end, generated files
 	@failed=; $(MAKE) --no-print-directory unit || failed=unit; $(MAKE) --no-print-directory suites || failed="$$failed suites"; \

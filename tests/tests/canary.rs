@@ -4,23 +4,14 @@
 //! but what is promoted, and what they are given to do is done.
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
-#[path = "canary/work.rs"]
-mod work;
-#[path = "canary/world.rs"]
-mod world;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use portolan_node::{Lan, inside};
 use portolan_testbed::eventually;
+use portolan_tests::canary::{BAD, CANARY, NEW, OLD, Owners, Place, ROOT, TRIED, Version, Work, World};
 use serde_json::Value;
 
-use crate::work::{Owners, Work};
-use crate::world::{BAD, NEW, OLD, Place, TRIED, Version, World};
-
-const CANARY: &str = "operators/greetings-0-canary";
-const ROOT: &str = "operators/greetings";
 /// Errors of the canary that are no accident.
 const MANY: u64 = 3;
 /// A change takes an operator some hundred milliseconds. One that nobody holds the Lease for takes more than this.
@@ -58,7 +49,7 @@ impl Upgrade {
     /// The old version works in all namespaces.
     async fn begin() -> Self {
         let world = World::start().await.unwrap();
-        let work = Work::start(&world).await;
+        let work = Work::start(&world).await.unwrap();
         let upgrade = Self { world, work };
         upgrade.works_everywhere().await;
         let owners = upgrade.world.owners().await.unwrap();
@@ -89,19 +80,19 @@ impl Upgrade {
         self.work.begin();
         Before {
             owners: self.world.owners().await.unwrap(),
-            runs: self.world.runs().await[1..].to_vec(),
-            leaders: self.world.leaders().await,
+            runs: self.world.runs().await.unwrap()[1..].to_vec(),
+            leaders: self.world.leaders().await.unwrap(),
         }
     }
 
     /// The shards beside the canary have worked on in all that they had and have.
     async fn unnoticed(&self, before: &Before) {
         assert_eq!(
-            self.world.runs().await[1..],
+            self.world.runs().await.unwrap()[1..],
             before.runs,
             "no Pod of theirs was started again"
         );
-        let leaders = self.world.leaders().await;
+        let leaders = self.world.leaders().await.unwrap();
         for (lease, leader) in before.leaders.iter().filter(|(lease, _)| lease.ends_with("-normal")) {
             assert_eq!(leaders.get(lease), Some(leader), "{lease}");
         }
@@ -133,14 +124,27 @@ impl Upgrade {
         count
     }
 
+    /// Deletes the canary's Pod, and waits until it runs again as the template has it by then.
+    async fn renew_canary(&self, version: Version) {
+        self.world.renew(0).await.unwrap();
+        self.runs_as(0, version).await;
+    }
+
+    async fn runs_as(&self, ordinal: u32, version: Version) {
+        eventually(&format!("Pod {ordinal} is of {}", version.image), || {
+            self.world.is_running(ordinal, version)
+        })
+        .await;
+    }
+
     async fn a_bad_version_is_seen_and_taken_back(&self) {
         let (world, before) = (&self.world, self.before().await);
         let [canary, normal] = [
             world.errors("canary").await.unwrap(),
             world.errors("normal").await.unwrap(),
         ];
-        world.release(BAD).await;
-        world.renew(0, BAD).await;
+        world.release(BAD).await.unwrap();
+        self.renew_canary(BAD).await;
         eventually("the canary's errors are counted", || async {
             let errors = world.errors("canary").await?;
             anyhow::ensure!(errors > canary + MANY, "{errors} after {canary}");
@@ -168,8 +172,8 @@ impl Upgrade {
             "it has made nothing"
         );
 
-        world.undo().await;
-        world.renew(0, OLD).await;
+        world.undo().await.unwrap();
+        self.renew_canary(OLD).await;
         self.works_everywhere().await;
         let errors = world.errors("canary").await.unwrap();
         self.works_everywhere().await;
@@ -178,8 +182,8 @@ impl Upgrade {
 
     async fn the_right_one_is_tried_in_a_larger_part(&self) {
         let (world, before) = (&self.world, self.before().await);
-        world.release(NEW).await;
-        world.renew(0, NEW).await;
+        world.release(NEW).await.unwrap();
+        self.renew_canary(NEW).await;
         self.is_of(NEW, |owner| owner == CANARY).await;
         self.unnoticed(&before).await;
         assert_eq!(world.owners().await.unwrap(), before.owners, "nothing has moved");
@@ -267,17 +271,25 @@ impl Upgrade {
     /// From the highest ordinal down, which is the last shard first.
     async fn the_others_follow_shard_by_shard(&self) {
         let (world, before) = (&self.world, self.before().await);
-        let pods = world.runs().await;
-        world.partition(2).await;
-        world.runs_as(2, NEW).await;
+        let pods = world.runs().await.unwrap();
+        world.partition(2).await.unwrap();
+        self.runs_as(2, NEW).await;
         self.is_of(NEW, |owner| owner.ends_with("-2-normal")).await;
-        assert_eq!(world.runs().await[..2], pods[..2], "one shard alone was upgraded");
-        world.runs_as(1, OLD).await;
+        assert_eq!(
+            world.runs().await.unwrap()[..2],
+            pods[..2],
+            "one shard alone was upgraded"
+        );
+        self.runs_as(1, OLD).await;
 
-        world.partition(1).await;
-        world.runs_as(1, NEW).await;
+        world.partition(1).await.unwrap();
+        self.runs_as(1, NEW).await;
         self.is_of(NEW, |_| true).await;
-        assert_eq!(world.runs().await[0], pods[0], "the canary has this version already");
+        assert_eq!(
+            world.runs().await.unwrap()[0],
+            pods[0],
+            "the canary has this version already"
+        );
         assert_eq!(world.owners().await.unwrap(), before.owners, "nothing has moved");
         self.works_everywhere().await;
     }

@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// Which of the two example operators to run: in kube-rs, or in controller-runtime
     #[arg(long, value_enum, default_value_t = Kind::Rs)]
     pub(crate) operator: Kind,
+    /// Upgrade an operator by its canary instead: its Pods run here as processes, in a network of their own
+    #[arg(long, conflicts_with_all = ["keep", "operator"])]
+    pub(crate) canary: bool,
     /// A Jaeger with web pages to use in place of the one built here
     #[arg(long, env = "JAEGER_BIN", value_name = "FILE")]
     pub(crate) jaeger_bin: Option<PathBuf>,

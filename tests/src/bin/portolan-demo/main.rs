@@ -6,6 +6,7 @@
 
 mod account;
 mod args;
+mod canary;
 mod cut;
 mod operator;
 mod policies;
@@ -28,7 +29,7 @@ async fn main() -> ExitCode {
     let args = Args::parse();
     let started = Instant::now();
     let outcome = tokio::select! {
-        outcome = steps::run(&args) => outcome,
+        outcome = run(&args) => outcome,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     match outcome {
@@ -43,4 +44,14 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What it returns keeps everything running.
+async fn run(args: &Args) -> anyhow::Result<Option<steps::Kept>> {
+    if args.canary {
+        canary::go_inside()?;
+        canary::run().await?;
+        return Ok(None);
+    }
+    steps::run(args).await
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 const POLL: Duration = Duration::from_millis(200);
 
 /// Probes until it goes well.

@@ -1,20 +1,20 @@
 //! What the upgrade is made on: three control planes, a fleet whose router Pods reach, a node of east that runs them, and the
 //! examples as they are.
 
-use std::path::PathBuf;
-
+use anyhow::{Context as _, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use portolan_node::{Images, Lan, Node, Options, Pace};
-use portolan_testbed::{Cluster, Options as Clusters, Pods, Testbed, eventually};
-use portolan_tests::ctl;
-use portolan_tests::fleet::{Fleet, FleetOptions};
-use portolan_tests::kubectl::Kubectl;
-use portolan_tests::programs::{argument, program};
-use portolan_tests::world::create_namespace;
+use portolan_testbed::{Cluster, Options as Clusters, Pods, Testbed};
 use serde_json::{Value, json};
+
+use crate::ctl;
+use crate::fleet::{Fleet, FleetOptions};
+use crate::kubectl::Kubectl;
+use crate::programs::{argument, program};
+use crate::world::create_namespace;
 
 const CRD: &str = include_str!("../../../examples/greeting-crd.yaml");
 const RBAC: &str = include_str!("../../../examples/greeting-rbac.yaml");
@@ -26,44 +26,51 @@ const HOME: &str = "operators";
 /// The StatefulSet.
 const NAME: &str = "greeting-operator";
 /// What the canary takes by name.
-pub(crate) const TRIED: &str = "try-it";
+pub const TRIED: &str = "try-it";
 /// Namespaces of each member beside it.
 const NAMESPACES: usize = 6;
 
 /// A member cluster and a namespace of it.
-pub(crate) type Place = (String, String);
+pub type Place = (String, String);
 
-pub(crate) struct World {
-    pub(crate) fleet: Fleet,
+/// The clusters, the fleet, and the operator in version [`OLD`].
+pub struct World {
+    /// Hub, agents and router.
+    pub fleet: Fleet,
     /// Where there are Greetings.
-    pub(crate) places: Vec<Place>,
+    pub places: Vec<Place>,
     _node: Node,
     testbed: Testbed,
 }
 
 /// A version of the operator, as its StatefulSet names it: its image, and what it is given.
 #[derive(Clone, Copy)]
-pub(crate) struct Version {
-    image: &'static str,
-    pub(crate) greeter: &'static str,
+pub struct Version {
+    /// Image of the operator.
+    pub image: &'static str,
+    /// Image of the Deployments that it makes.
+    pub greeter: &'static str,
 }
 
-pub(crate) const OLD: Version = Version {
+/// What runs at first.
+pub const OLD: Version = Version {
     image: "registry.example.com/greeting-operator:1.0",
     greeter: "registry.example.com/greeter:1.0",
 };
 /// It makes Deployments without an image, which no API server takes.
-pub(crate) const BAD: Version = Version {
+pub const BAD: Version = Version {
     image: "registry.example.com/greeting-operator:1.1",
     greeter: "",
 };
-pub(crate) const NEW: Version = Version {
+/// It works, and makes other Deployments than [`OLD`].
+pub const NEW: Version = Version {
     image: "registry.example.com/greeting-operator:1.2",
     greeter: "registry.example.com/greeter:1.2",
 };
 
 impl World {
-    pub(crate) async fn start() -> anyhow::Result<Self> {
+    /// Everything runs, in the network that this program is [inside](portolan_node::inside).
+    pub async fn start() -> anyhow::Result<Self> {
         let lan = Lan::here();
         let testbed = Testbed::start_with(Clusters {
             clusters: ["hub"].into_iter().chain(MEMBERS).map(str::to_owned).collect(),
@@ -132,23 +139,24 @@ impl World {
         Ok(json!({"metadata": {"name": "portolan-kubeconfig"}, "data": data}))
     }
 
-    pub(crate) fn cluster(&self, name: &str) -> &Cluster {
+    /// A control plane by its name.
+    pub fn cluster(&self, name: &str) -> &Cluster {
         self.testbed.cluster(name)
     }
 
     /// As administrator, past the router.
-    pub(crate) fn kubectl(&self, cluster: &str) -> Kubectl {
+    pub fn kubectl(&self, cluster: &str) -> Kubectl {
         Kubectl::new(self.cluster(cluster).direct_kubeconfig_path())
     }
 
-    async fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.cluster("east").client().await.unwrap(), HOME)
+    async fn pods(&self) -> anyhow::Result<Api<Pod>> {
+        Ok(Api::namespaced(self.cluster("east").client().await?, HOME))
     }
 
-    /// Of each Pod of the operator: its uid and how often it was started again.
-    pub(crate) async fn runs(&self) -> Vec<(String, i32)> {
-        let (pods, ours) = (self.pods().await, ListParams::default().labels("app=greeting-operator"));
-        let mut pods = pods.list(&ours).await.unwrap().items;
+    /// Of each Pod of the operator, by ordinal: its uid and how often it was started again.
+    pub async fn runs(&self) -> anyhow::Result<Vec<(String, i32)>> {
+        let ours = ListParams::default().labels("app=greeting-operator");
+        let mut pods = self.pods().await?.list(&ours).await?.items;
         pods.sort_by_key(ResourceExt::name_any);
         let restarts = |pod: &Pod| {
             let containers = pod
@@ -157,60 +165,58 @@ impl World {
                 .flat_map(|status| status.container_statuses.iter().flatten());
             containers.map(|container| container.restart_count).sum()
         };
-        pods.iter().map(|pod| (pod.uid().unwrap(), restarts(pod))).collect()
+        let runs = pods.iter().map(|pod| Ok((pod.uid().context("a uid")?, restarts(pod))));
+        runs.collect()
     }
 
     /// The StatefulSet's template is of this version; no Pod is touched.
-    pub(crate) async fn release(&self, version: Version) {
+    pub async fn release(&self, version: Version) -> anyhow::Result<()> {
         let env = json!([{"name": "GREETER_IMAGE", "value": version.greeter}]);
         let container = json!({"name": "operator", "image": version.image, "env": env});
         self.edit(json!({"template": {"spec": {"containers": [container]}}}))
-            .await;
+            .await
     }
 
     /// From this ordinal upwards Pods become those of the template.
-    pub(crate) async fn partition(&self, ordinal: u32) {
+    pub async fn partition(&self, ordinal: u32) -> anyhow::Result<()> {
         let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": ordinal}});
-        self.edit(json!({"updateStrategy": strategy})).await;
+        self.edit(json!({"updateStrategy": strategy})).await
     }
 
-    async fn edit(&self, spec: Value) {
-        let sets = Api::<StatefulSet>::namespaced(self.cluster("east").client().await.unwrap(), HOME);
+    async fn edit(&self, spec: Value) -> anyhow::Result<()> {
+        let sets = Api::<StatefulSet>::namespaced(self.cluster("east").client().await?, HOME);
         let patch = Patch::Strategic(json!({"spec": spec}));
-        sets.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
+        sets.patch(NAME, &PatchParams::default(), &patch).await?;
+        Ok(())
     }
 
     /// As `kubectl rollout undo`.
-    pub(crate) async fn undo(&self) {
+    pub async fn undo(&self) -> anyhow::Result<()> {
         let undo = ["rollout", "undo", "-n", HOME, "statefulset/greeting-operator"];
-        self.kubectl("east").ok(&undo).await.unwrap();
+        self.kubectl("east").ok(&undo).await.map(drop)
     }
 
-    /// Deletes the Pod of this ordinal, and waits until it runs again as the template has it by then.
-    pub(crate) async fn renew(&self, ordinal: u32, version: Version) {
+    /// Deletes the Pod of this ordinal: it comes back as the template has it.
+    pub async fn renew(&self, ordinal: u32) -> anyhow::Result<()> {
         let name = format!("{NAME}-{ordinal}");
-        self.pods().await.delete(&name, &DeleteParams::default()).await.unwrap();
-        self.runs_as(ordinal, version).await;
+        self.pods().await?.delete(&name, &DeleteParams::default()).await?;
+        Ok(())
     }
 
-    pub(crate) async fn runs_as(&self, ordinal: u32, version: Version) {
-        let (pods, name) = (self.pods().await, format!("{NAME}-{ordinal}"));
-        eventually(&format!("{name} is of {}", version.image), || async {
-            let pod = pods.get(&name).await?;
-            let image = pod.spec.iter().flat_map(|spec| &spec.containers).next();
-            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            let is_new = image.and_then(|main| main.image.as_deref()) == Some(version.image);
-            let is_there = phase == Some("Running") && pod.metadata.deletion_timestamp.is_none();
-            anyhow::ensure!(is_new && is_there, "{:?}", pod.status);
-            Ok(())
-        })
-        .await;
+    /// Fails unless the Pod of this ordinal runs and is of this version.
+    pub async fn is_running(&self, ordinal: u32, version: Version) -> anyhow::Result<()> {
+        let pod = self.pods().await?.get(&format!("{NAME}-{ordinal}")).await?;
+        let image = pod.spec.iter().flat_map(|spec| &spec.containers).next();
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let is_new = image.and_then(|main| main.image.as_deref()) == Some(version.image);
+        let is_there = phase == Some("Running") && pod.metadata.deletion_timestamp.is_none();
+        ensure!(is_new && is_there, "{:?}", pod.status);
+        Ok(())
     }
 
     /// `portolanctl shards …` of the fleet.
-    pub(crate) async fn shards(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        let dir: PathBuf = self.fleet.dir().to_path_buf();
-        let dir = argument(&dir);
+    pub async fn shards(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let dir = argument(self.fleet.dir());
         ctl::ok(&[&["shards"], arguments, &["--dir", &dir]].concat()).await
     }
 }

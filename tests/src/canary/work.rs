@@ -11,14 +11,14 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch,
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt as _};
 use parking_lot::Mutex;
-use portolan_tests::programs::admin_get;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::world::{Place, World};
+use super::world::{Place, World};
+use crate::programs::admin_get;
 
 /// Who has each place, and since which view revision.
-pub(crate) type Owners = BTreeMap<Place, (String, u64)>;
+pub type Owners = BTreeMap<Place, (String, u64)>;
 
 /// Name of each place's Greeting and of what is made of it.
 const NAME: &str = "hello";
@@ -36,12 +36,12 @@ struct Changes {
 }
 
 /// Changes Greetings until it is dropped.
-pub(crate) struct Work {
+pub struct Work {
     changes: Arc<Mutex<BTreeMap<Place, Changes>>>,
     _tasks: JoinSet<()>,
 }
 
-pub(crate) fn greetings(client: Client, namespace: &str) -> Api<DynamicObject> {
+fn greetings(client: Client, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("example.com", "v1", "Greeting");
     Api::namespaced_with(client, namespace, &ApiResource::from_gvk(&kind))
 }
@@ -55,31 +55,32 @@ fn is_done(object: Option<&DynamicObject>) -> bool {
 }
 
 impl Work {
-    pub(crate) async fn start(world: &World) -> Self {
+    /// Makes a Greeting in each of the world's places, and begins.
+    pub async fn start(world: &World) -> anyhow::Result<Self> {
         let (changes, mut tasks) = (Arc::<Mutex<BTreeMap<Place, Changes>>>::default(), JoinSet::new());
         for place in &world.places {
-            let client = world.cluster(&place.0).client().await.unwrap();
+            let client = world.cluster(&place.0).client().await?;
             let api = greetings(client, &place.1);
             let greeting = json!({
                 "apiVersion": "example.com/v1", "kind": "Greeting",
                 "metadata": {"name": NAME}, "spec": {"message": "0", "replicas": 0},
             });
-            let greeting = serde_json::from_value(greeting).unwrap();
-            api.create(&PostParams::default(), &greeting).await.unwrap();
+            let greeting = serde_json::from_value(greeting)?;
+            api.create(&PostParams::default(), &greeting).await?;
             tasks.spawn(change(api, place.clone(), changes.clone()));
         }
-        Self { changes, _tasks: tasks }
+        Ok(Self { changes, _tasks: tasks })
     }
 
     /// Forgets how long changes took before.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         for changes in self.changes.lock().values_mut() {
             (changes.done, changes.longest) = (0, Duration::ZERO);
         }
     }
 
     /// The longest that any change took or is taking by now, and how many were done since, of each place.
-    pub(crate) fn seen(&self) -> BTreeMap<Place, (Duration, u32)> {
+    pub fn seen(&self) -> BTreeMap<Place, (Duration, u32)> {
         let changes = self.changes.lock();
         let all = changes.iter().map(|(place, changes)| {
             let now = changes.since.map_or(Duration::ZERO, |since| since.elapsed());
@@ -101,7 +102,10 @@ async fn change(api: Api<DynamicObject>, place: Place, all: Arc<Mutex<BTreeMap<P
         };
         all.lock().entry(place.clone()).or_insert(none).since = Some(begun);
         let patch = Patch::Merge(json!({"spec": {"message": number.to_string()}}));
-        api.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
+        if api.patch(NAME, &PatchParams::default(), &patch).await.is_err() {
+            // The API server goes away at the end.
+            continue;
+        }
         // A watch may end before the operator is done.
         while await_condition(api.clone(), NAME, is_done).await.is_err() {}
         if let Some(changes) = all.lock().get_mut(&place) {
@@ -114,7 +118,7 @@ async fn change(api: Api<DynamicObject>, place: Place, all: Arc<Mutex<BTreeMap<P
 
 impl World {
     /// By the hub.
-    pub(crate) async fn owners(&self) -> anyhow::Result<Owners> {
+    pub async fn owners(&self) -> anyhow::Result<Owners> {
         let mut owners = Owners::new();
         for place in &self.places {
             let told = self
@@ -133,7 +137,7 @@ impl World {
     }
 
     /// The image of what is made in a place: it tells which version of the operator has been there last.
-    pub(crate) async fn image(&self, (cluster, namespace): &Place) -> anyhow::Result<String> {
+    pub async fn image(&self, (cluster, namespace): &Place) -> anyhow::Result<String> {
         let client = self.cluster(cluster).client().await?;
         let deployment = Api::<Deployment>::namespaced(client, namespace).get(NAME).await?;
         let pod = deployment.spec.and_then(|spec| spec.template.spec);
@@ -142,7 +146,7 @@ impl World {
     }
 
     /// Why a Greeting's children could not be made, by its status.
-    pub(crate) async fn complaint(&self, (cluster, namespace): &Place) -> anyhow::Result<String> {
+    pub async fn complaint(&self, (cluster, namespace): &Place) -> anyhow::Result<String> {
         let client = self.cluster(cluster).client().await?;
         let greeting = greetings(client, namespace).get(NAME).await?;
         let conditions = greeting.data["status"]["conditions"]
@@ -155,18 +159,18 @@ impl World {
     }
 
     /// Who leads each shard, and how often that has changed.
-    pub(crate) async fn leaders(&self) -> BTreeMap<String, (String, i32)> {
-        let leases = Api::<Lease>::namespaced(self.cluster("east").client().await.unwrap(), "operators");
-        let leases = leases.list(&ListParams::default()).await.unwrap().items;
+    pub async fn leaders(&self) -> anyhow::Result<BTreeMap<String, (String, i32)>> {
+        let leases = Api::<Lease>::namespaced(self.cluster("east").client().await?, "operators");
+        let leases = leases.list(&ListParams::default()).await?.items;
         let told = leases.into_iter().filter_map(|lease| {
             let (name, spec) = (lease.name_any(), lease.spec?);
             Some((name, (spec.holder_identity?, spec.lease_transitions.unwrap_or(0))))
         });
-        told.collect()
+        Ok(told.collect())
     }
 
     /// What the router counts of patches by callers of such a child that were answered by an error.
-    pub(crate) async fn errors(&self, child: &str) -> anyhow::Result<u64> {
+    pub async fn errors(&self, child: &str) -> anyhow::Result<u64> {
         let text = admin_get(&self.fleet.process("router")?.admin, "/metrics").await?;
         let of_child = format!("portolan_router_requests_by_child_total{{child=\"{child}\",verb=\"patch\"");
         let lines = text
