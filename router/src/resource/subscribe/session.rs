@@ -114,6 +114,8 @@ impl Session {
         let hub_heard = routing.writes.stream();
         // What was told on an earlier stream the hub does not know any more.
         self.report_writes(&routing, &mut answered).await?;
+        let mut locks = v1::LockReport::default();
+        self.report_locks(state, &mut locks).await?;
         let mut policies = PolicyReports::new(routing.load().policies.clone());
         routing.load().policies.forget_unsecured();
         loop {
@@ -136,16 +138,23 @@ impl Session {
                         routing.writes.inherit(&routing.load().snapshot);
                         hub_heard.told();
                         self.report_writes(&routing, &mut answered).await?;
+                        self.report_locks(state, &mut locks).await?;
                     }
                 }
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
                 Some(asked) = last_answers.questions.recv() => self.ask_last_answers(asked).await?,
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
-                () = routing.writes.changed() => self.report_writes(&routing, &mut answered).await?,
+                () = routing.writes.changed() => {
+                    self.report_writes(&routing, &mut answered).await?;
+                    self.report_locks(state, &mut locks).await?;
+                }
+                () = routing.locks.changed() => self.report_locks(state, &mut locks).await?,
                 Ok(()) = breakers.changed() => report_at = report_at.min(Instant::now() + REPORT_DELAY),
                 () = tokio::time::sleep_until(report_at) => {
                     report_at = Instant::now() + REPORT_EVERY;
                     self.send(Out::Breakers(report(&routing))).await?;
+                    // A write that was lost ends by the clock alone.
+                    self.report_locks(state, &mut locks).await?;
                 }
                 () = policies.due() => {
                     state.secure_shares().await;
@@ -246,6 +255,20 @@ impl Session {
         if let Some(now) = now.filter(|now| told != now) {
             told.clone_from(&now);
             self.send(Out::WritesAnswered(now)).await?;
+        }
+        Ok(())
+    }
+
+    /// How far handovers of leader locks are, if that is news to the hub. A file that would open again what is closed must not be
+    /// there any more.
+    async fn report_locks(&self, state: &HubState, told: &mut v1::LockReport) -> Result<(), SessionError> {
+        let routing = state.routing();
+        let now = routing
+            .locks
+            .report(&routing.load().snapshot, &routing.writes, &routing.other_leases);
+        if state.is_secure() && *told != now {
+            told.clone_from(&now);
+            self.send(Out::Locks(now)).await?;
         }
         Ok(())
     }
