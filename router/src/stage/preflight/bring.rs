@@ -46,12 +46,9 @@ impl Preflight {
         let LockMove { shard, mark, .. } = moved;
         let locks = &self.routing.locks;
         let is_brought = |collection: &String| locks.is_brought(shard, mark, collection);
-        let Some((asked, others)) = moved.collections.split_first() else {
+        let Some(asked) = moved.collections.first().filter(|asked| !is_brought(asked)) else {
             return Ok(());
         };
-        if is_brought(asked) {
-            return Ok(());
-        }
         let (from, names) = &moved.from;
         let target = pending.routing.snapshot.targets.get(from);
         let target = target.ok_or_else(|| forward.unavailable(format!("member cluster {from} is not known")))?;
@@ -79,8 +76,7 @@ impl Preflight {
                 )));
             }
         }
-        // Of kinds that the callers have no right to nobody leads by any.
-        debug_assert!(brought.len() <= others.len() + 1);
+        // By a kind that the callers have no right to nobody leads.
         locks.brought(shard, mark, brought, true);
         Ok(())
     }
