@@ -80,7 +80,15 @@ async fn by_second_router(caller: &str) -> PathBuf {
 
 /// A replica that wants to lead, by this kind of lock and name.
 fn candidate(kubeconfig: &std::path::Path, identity: &str, (resource, name): (&str, &str)) -> GoClient {
-    let flags = ["elect", "--namespace", "operators", "--resource", resource, "--client", "typed"];
+    let flags = [
+        "elect",
+        "--namespace",
+        "operators",
+        "--resource",
+        resource,
+        "--client",
+        "typed",
+    ];
     GoClient::start(kubeconfig, &[&flags[..], &[identity, name]].concat()).unwrap()
 }
 
@@ -98,7 +106,11 @@ async fn edit(shard: &str, spec: Value) {
 /// What a member has as the lock of a shard.
 async fn lock(member: &str, (resource, name): (&str, &str), shard: &str) -> Value {
     let (group, plural) = resource.rsplit_once('/').unwrap();
-    let root = if group == "v1" { "/api/v1".to_owned() } else { format!("/apis/{group}") };
+    let root = if group == "v1" {
+        "/api/v1".to_owned()
+    } else {
+        format!("/apis/{group}")
+    };
     let path = format!("{root}/namespaces/operators/{plural}/{name}---{shard}");
     let door = world().await.direct_door(member).await.unwrap();
     door.get(&path, &[]).await.unwrap().json()
@@ -112,7 +124,9 @@ async fn renews(holder: &str, member: &str, kind: (&str, &str), shard: &str) {
         let seen = first.clone();
         async move {
             let spec = lock(member, kind, shard).await["spec"].clone();
-            (spec["holderIdentity"] == holder).then_some((seen, spec["renewTime"].clone())).ok_or(spec)
+            (spec["holderIdentity"] == holder)
+                .then_some((seen, spec["renewTime"].clone()))
+                .ok_or(spec)
         }
     })
     .await;
@@ -120,7 +134,9 @@ async fn renews(holder: &str, member: &str, kind: (&str, &str), shard: &str) {
     first.get_or_insert(renewed.clone());
     eventually(&what, || async {
         let spec = lock(member, kind, shard).await["spec"].clone();
-        (spec["holderIdentity"] == holder && spec["renewTime"] != renewed).then_some(()).ok_or(spec)
+        (spec["holderIdentity"] == holder && spec["renewTime"] != renewed)
+            .then_some(())
+            .ok_or(spec)
     })
     .await;
 }
@@ -197,7 +213,11 @@ async fn the_lock_leaves_a_member_that_is_gone() {
         leads = other.wait_type("leads") => leads,
     }
     .unwrap();
-    assert!(asked.elapsed() >= LONGEST, "somebody may have led still: {:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() >= LONGEST,
+        "somebody may have led still: {:?}",
+        asked.elapsed()
+    );
     settled("green").await;
     world.cluster("north").fault(Fault::None).await.unwrap();
 }
@@ -207,7 +227,11 @@ async fn a_lock_of_another_kind_begins_when_no_other_is_held() {
     let world = world().await;
     let mut leader = candidate(&world.fleet.merged_kubeconfig("gold"), "a", (LEASES, NAME));
     leader.wait_type("leads").await.unwrap();
-    edit("gold", json!({"controller": {"leaderElectionResourceLock": "configmaps"}})).await;
+    edit(
+        "gold",
+        json!({"controller": {"leaderElectionResourceLock": "configmaps"}}),
+    )
+    .await;
     leader.wait_type("lost").await.unwrap();
     let lost = Instant::now();
     drop(leader);
@@ -215,6 +239,10 @@ async fn a_lock_of_another_kind_begins_when_no_other_is_held() {
     let leads = timeout(LONGEST * 20, other.wait_type("leads")).await;
     leads.unwrap().unwrap();
     // The leader gave up 4 s after its last renewal, or later.
-    assert!(lost.elapsed() + Duration::from_secs(5) >= LONGEST, "{:?}", lost.elapsed());
+    assert!(
+        lost.elapsed() + Duration::from_secs(5) >= LONGEST,
+        "{:?}",
+        lost.elapsed()
+    );
     settled("gold").await;
 }

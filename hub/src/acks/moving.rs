@@ -9,7 +9,11 @@ use super::RouterState;
 use crate::compile::{Accepted, lock_place, some_of};
 
 /// `None`: it is where it is to be.
-pub(crate) fn moving(name: &ShardName, accepted: &Accepted, routers: &BTreeMap<String, RouterState>) -> Option<LockStatus> {
+pub(crate) fn moving(
+    name: &ShardName,
+    accepted: &Accepted,
+    routers: &BTreeMap<String, RouterState>,
+) -> Option<LockStatus> {
     let lock = &accepted.lock;
     let handover = lock.handover.as_ref()?;
     let to = lock_place(&accepted.spec)?;
@@ -23,7 +27,9 @@ pub(crate) fn moving(name: &ShardName, accepted: &Accepted, routers: &BTreeMap<S
             format!("routers {} to let nobody use it", some_of(open, ", "))
         }
         LockPhase::Closing if to.resource != from.resource => "what was held before to run out".to_owned(),
-        LockPhase::Closing => "the record to be brought, or to run out where callers lead by other Leases too".to_owned(),
+        LockPhase::Closing => {
+            "the record to be brought, or to run out where callers lead by other Leases too".to_owned()
+        }
         LockPhase::Bringing => format!(
             "a caller to ask for it, and a router to bring its record from {}; else for that to run out",
             from.cluster
@@ -82,8 +88,23 @@ mod tests {
         };
         let gateway = routers.get_mut("gateway").unwrap();
         gateway.locks.insert(name.clone(), standing(6));
-        assert!(moving(&name, &accepted, &routers).unwrap().waits_for.contains("gateway"), "of an earlier one");
-        routers.get_mut("gateway").unwrap().locks.insert(name.clone(), standing(7));
-        assert!(!moving(&name, &accepted, &routers).unwrap().waits_for.contains("gateway"));
+        assert!(
+            moving(&name, &accepted, &routers)
+                .unwrap()
+                .waits_for
+                .contains("gateway"),
+            "of an earlier one"
+        );
+        routers
+            .get_mut("gateway")
+            .unwrap()
+            .locks
+            .insert(name.clone(), standing(7));
+        assert!(
+            !moving(&name, &accepted, &routers)
+                .unwrap()
+                .waits_for
+                .contains("gateway")
+        );
     }
 }

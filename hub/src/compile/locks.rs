@@ -39,7 +39,12 @@ pub(crate) fn place(spec: &ShardingConfigSpec) -> Option<LockPlace> {
 }
 
 /// The lock after its place has changed. `from`: there are callers that may hold it there.
-pub(super) fn moved(before: &LockInForce, from: Option<LockPlace>, to: Option<&LockPlace>, now: Timestamp) -> LockInForce {
+pub(super) fn moved(
+    before: &LockInForce,
+    from: Option<LockPlace>,
+    to: Option<&LockPlace>,
+    now: Timestamp,
+) -> LockInForce {
     // Also after a ledger that was set back or made anew no two are the same: routers mark old places by it.
     let since_1970 = u64::try_from(now.as_second()).unwrap_or_default();
     let renamed = |from: &LockPlace| to.is_some_and(|to| to.name != from.name).then(|| from.name.clone());
@@ -153,9 +158,17 @@ mod tests {
             others: true,
             ..closed(time)
         };
-        assert_eq!(after(Closing, &others(LONGEST / 2)), Some(Closing), "nothing is brought");
+        assert_eq!(
+            after(Closing, &others(LONGEST / 2)),
+            Some(Closing),
+            "nothing is brought"
+        );
         assert_eq!(after(Closing, &others(LONGEST)), None, "nobody leads any more");
-        assert_eq!(next(Closing, &closed(LONGEST / 2), LONGEST, false), Some(Closing), "another kind");
+        assert_eq!(
+            next(Closing, &closed(LONGEST / 2), LONGEST, false),
+            Some(Closing),
+            "another kind"
+        );
         assert_eq!(next(Closing, &closed(LONGEST), LONGEST, false), None);
         assert_eq!(after(Bringing, &now), Some(Bringing));
         let brought = LockNews {
@@ -195,7 +208,12 @@ mod tests {
         assert_eq!(three.former_name.as_deref(), Some("op"));
         let four = moved(&three, Some(other), None, now);
         assert_eq!(four.former_name.as_deref(), Some("op"), "who asked by it goes on");
-        let set_back = moved(&LockInForce::default(), Some(west), Some(&east), now + jiff::SignedDuration::from_secs(9));
+        let set_back = moved(
+            &LockInForce::default(),
+            Some(west),
+            Some(&east),
+            now + jiff::SignedDuration::from_secs(9),
+        );
         assert_eq!(set_back.generation, 1_009, "a ledger that does not know of them");
         assert_eq!(moved(&set_back, None, Some(&east), now).handover, None, "nobody runs");
     }

@@ -7,7 +7,7 @@ use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardNam
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
-use super::{locks, Accepted, Compiled, Ledger, Ref, State, Wanted, World};
+use super::{Accepted, Compiled, Ledger, Ref, State, Wanted, World, locks};
 use crate::settings::Settings;
 
 /// Adds the rules of each shard in force, and for each member what the ledger says that a shard has there, or had.

@@ -148,7 +148,9 @@ impl Batch {
             uid: accepted.uid.clone(),
             generation: accepted.generation,
             before: earlier.of(shard, &spec),
-            lock: Some(&accepted.lock).filter(|lock| **lock != LockInForce::default()).cloned(),
+            lock: Some(&accepted.lock)
+                .filter(|lock| **lock != LockInForce::default())
+                .cloned(),
             spec,
         }));
     }

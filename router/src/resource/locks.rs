@@ -70,7 +70,10 @@ impl Locks {
         let standing = snapshot.moved_locks().filter_map(|lock| {
             let state = match lock.state {
                 v1::LockState::Open => return None,
-                v1::LockState::Bringing => brought.get(lock.shard).filter(|of_shard| of_shard.whole).map(|_| lock.state)?,
+                v1::LockState::Bringing => brought
+                    .get(lock.shard)
+                    .filter(|of_shard| of_shard.whole)
+                    .map(|_| lock.state)?,
                 v1::LockState::Closed | v1::LockState::Unspecified => {
                     writes.is_lock_idle(lock.shard).then_some(v1::LockState::Closed)?
                 }

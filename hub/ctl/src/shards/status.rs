@@ -124,7 +124,10 @@ fn of_shard(shard: &Value, now: Timestamp) -> String {
     let moving = &shard["lease"]["moving"];
     if !moving.is_null() {
         let [from, to, waits] = ["from", "to", "waitsFor"].map(|key| text(&moving[key]));
-        let _ = writeln!(told, "{name}: its leader lock is on its way from {from} to {to}, and waits for {waits}");
+        let _ = writeln!(
+            told,
+            "{name}: its leader lock is on its way from {from} to {to}, and waits for {waits}"
+        );
     }
     let leader = &shard["oneLeader"];
     if leader["status"].as_str().is_some_and(|status| status != "True") {

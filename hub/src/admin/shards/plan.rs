@@ -157,7 +157,11 @@ fn rest(mut facts: Facts, state: &State, settings: &Settings, now: Timestamp) ->
         let released = Released {
             by_all: last.state.run,
             locks_are_handed_over: true,
-            locks: last.state.moving_locks().map(|(name, _)| (name.clone(), handed_over(settings))).collect(),
+            locks: last
+                .state
+                .moving_locks()
+                .map(|(name, _)| (name.clone(), handed_over(settings)))
+                .collect(),
             ..Released::default()
         };
         let next = decide(&facts, settings, &last.state, &released, now);
@@ -183,7 +187,10 @@ fn handed_over(settings: &Settings) -> LockNews {
 
 fn locks(before: &State, after: &State) -> Vec<LockMove> {
     let moved = after.accepted.iter().filter_map(|(shard, accepted)| {
-        let (from, to) = (lock_place(&before.accepted.get(shard)?.spec)?, lock_place(&accepted.spec)?);
+        let (from, to) = (
+            lock_place(&before.accepted.get(shard)?.spec)?,
+            lock_place(&accepted.spec)?,
+        );
         (from != to && accepted.spec.root.is_none()).then(|| LockMove {
             shard: shard.clone(),
             from: from.to_string(),

@@ -145,11 +145,7 @@ impl<'a> Drafting<'a> {
     }
 
     /// What a new spec asks for, if it may be in force in these surroundings.
-    fn check_surroundings(
-        &self,
-        name: &ShardName,
-        spec: &Arc<ShardingConfigSpec>,
-    ) -> Result<Wanted, Refusal> {
+    fn check_surroundings(&self, name: &ShardName, spec: &Arc<ShardingConfigSpec>) -> Result<Wanted, Refusal> {
         check_buckets(self.known.settings.bucketing, spec)?;
         let wanted = self.known.wanted(name, spec);
         check_count(spec, &wanted)?;

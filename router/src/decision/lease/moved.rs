@@ -34,7 +34,12 @@ pub(crate) fn step(new: Option<Value>, old: Option<Value>, mark: &str) -> Step {
     let Some(record) = record(&old) else { return Step::Done };
     let mut object = new.unwrap_or_else(|| {
         let metadata = old.get("metadata");
-        let of = |field| metadata.and_then(|metadata| metadata.get(field)).cloned().unwrap_or_default();
+        let of = |field| {
+            metadata
+                .and_then(|metadata| metadata.get(field))
+                .cloned()
+                .unwrap_or_default()
+        };
         json!({
             "apiVersion": old.get("apiVersion"),
             "kind": old.get("kind"),
@@ -82,61 +87,4 @@ fn annotate(object: &mut Value, key: &str, text: String) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lease(version: &str, holder: &str, annotations: &Value) -> Value {
-        json!({
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": "op", "namespace": "ops", "resourceVersion": version, "uid": "u", "annotations": annotations},
-            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"},
-        })
-    }
-
-    #[test]
-    fn a_record_is_brought_once() {
-        let old = lease("7", "a", &json!({"x": "y"}));
-        assert_eq!(step(None, None, "u/1"), Step::Done, "nothing to bring");
-        let stale = lease("3", "z", &json!({LOCK_MOVED: "u/0"}));
-        assert_eq!(step(Some(stale.clone()), None, "u/1"), Step::Done);
-        for new in [None, Some(stale)] {
-            let version = new.as_ref().map(|new| new["metadata"]["resourceVersion"].clone());
-            let Step::Write { record, marked } = step(new.clone(), Some(old.clone()), "u/1") else {
-                panic!("nothing is brought")
-            };
-            assert_eq!(record["spec"], old["spec"]);
-            assert_eq!(record["metadata"].get("resourceVersion").cloned(), version, "the precondition");
-            assert_eq!(record["metadata"].get("uid").is_some(), version.is_some());
-            assert_eq!(marked["metadata"]["resourceVersion"], "7");
-            assert_eq!(marked["metadata"]["annotations"], json!({"x": "y", LOCK_MOVED: "u/1"}));
-            assert_eq!(marked["spec"], old["spec"]);
-            assert_eq!(step(new.clone(), Some(marked.clone()), "u/1"), Step::Done, "marked");
-            assert_ne!(step(new, Some(marked), "u/2"), Step::Done, "by an earlier handover");
-        }
-    }
-
-    #[test]
-    fn other_kinds_carry_it_in_an_annotation() {
-        let old = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "op", "namespace": "ops", "resourceVersion": "7", "annotations": {LEADER: "{a}"}},
-            "data": {"k": "v"},
-        });
-        let Step::Write { record, .. } = step(None, Some(old.clone()), "u/1") else {
-            panic!("nothing is brought")
-        };
-        let made = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "op", "namespace": "ops", "annotations": {LEADER: "{a}"}},
-        });
-        assert_eq!(record, made);
-        let new = json!({"kind": "ConfigMap", "metadata": {"name": "op", "resourceVersion": "3"}, "data": {"mine": ""}});
-        let Step::Write { record, .. } = step(Some(new), Some(old), "u/1") else {
-            panic!("nothing is brought")
-        };
-        assert_eq!(record["metadata"]["annotations"], json!({LEADER: "{a}"}));
-        assert_eq!(record["data"], json!({"mine": ""}));
-        let bare = json!({"kind": "ConfigMap", "metadata": {"name": "op"}});
-        assert_eq!(step(None, Some(bare), "u/1"), Step::Done, "no lock yet");
-    }
-}
+mod tests;

@@ -173,7 +173,9 @@ impl Merged<'_> {
             LockState::Open => return Ok(Vec::new()),
             LockState::Closed(_) => {
                 let config = &self.shard.config;
-                return Err(format!("the leader lock of shard {config} is on its way to another place"));
+                return Err(format!(
+                    "the leader lock of shard {config} is on its way to another place"
+                ));
             }
             LockState::Bringing(from) => from,
         };
@@ -199,10 +201,18 @@ impl Merged<'_> {
     /// Where locks are in any member, by kind; first the kind of the request.
     fn lock_collections(&self) -> Vec<String> {
         let namespace = &self.view.namespace;
-        let core = self.lock_kinds().map(|kind| format!("/api/v1/namespaces/{namespace}/{kind}"));
+        let core = self
+            .lock_kinds()
+            .map(|kind| format!("/api/v1/namespaces/{namespace}/{kind}"));
         let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
         let mut all: Vec<_> = core.chain([leases]).collect();
-        if self.route.request.resource.as_ref().is_some_and(ResourceRequest::is_leases) {
+        if self
+            .route
+            .request
+            .resource
+            .as_ref()
+            .is_some_and(ResourceRequest::is_leases)
+        {
             all.reverse();
         }
         all

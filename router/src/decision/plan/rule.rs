@@ -294,7 +294,10 @@ impl Need {
                 format!("{what} must match {}", rule.selector)
             }
             Self::Lock(moved) => {
-                format!("what is recorded of the lock in {} is brought to {cluster} first, once", moved.from.0)
+                format!(
+                    "what is recorded of the lock in {} is brought to {cluster} first, once",
+                    moved.from.0
+                )
             }
         }
     }

@@ -37,12 +37,7 @@ enum Answer {
 
 impl Preflight {
     /// To where `forward` goes.
-    pub(super) async fn bring(
-        &self,
-        moved: &LockMove,
-        forward: &Forward,
-        pending: Pending<'_>,
-    ) -> Result<(), Fault> {
+    pub(super) async fn bring(&self, moved: &LockMove, forward: &Forward, pending: Pending<'_>) -> Result<(), Fault> {
         let LockMove { shard, mark, .. } = moved;
         let locks = &self.routing.locks;
         let is_brought = |collection: &String| locks.is_brought(shard, mark, collection);
@@ -108,7 +103,10 @@ impl Preflight {
                 Answer::Other => continue,
                 Answer::Forbidden => return Ok(false),
             }
-            match self.lock(places, &places.old, (Method::PUT, Some(name)), Some(marked)).await? {
+            match self
+                .lock(places, &places.old, (Method::PUT, Some(name)), Some(marked))
+                .await?
+            {
                 Answer::Lock(_) => return Ok(true),
                 Answer::Other => {}
                 Answer::Forbidden => return Ok(false),
@@ -132,13 +130,12 @@ impl Preflight {
             || places.collection.to_owned(),
             |name| format!("{}/{name}", places.collection),
         );
-        let uri: Uri = path.parse().map_err(|_| Fault::Internal(format!("{path} is no path")))?;
+        let uri: Uri = path
+            .parse()
+            .map_err(|_| Fault::Internal(format!("{path} is no path")))?;
         let mut asked = classify(&method, &uri, &HeaderMap::new())?;
         asked.impersonate.clone_from(&pending.asked.impersonate);
-        let body = match lock {
-            Some(lock) => Body::from(bytes::Bytes::from(lock.to_string())),
-            None => Body::Empty,
-        };
+        let body = lock.map_or(Body::Empty, |lock| Body::from(bytes::Bytes::from(lock.to_string())));
         let leg = Leg {
             forward: Box::new(Forward {
                 traffic: Traffic::of(&asked),

@@ -15,8 +15,8 @@ use portolan_wire::v1;
 
 use super::{BuildError, bad, cluster};
 use crate::value::snapshot::{
-    CursorIdentity, Departed, Enforcement, Grant, GrantState, LeaseName, Limit, Lock, LockPlace, LockState, MadeOf, Member,
-    Ownership, Pair, Shard, Unavailable, reach,
+    CursorIdentity, Departed, Enforcement, Grant, GrantState, LeaseName, Limit, Lock, LockPlace, LockState, MadeOf,
+    Member, Ownership, Pair, Shard, Unavailable, reach,
 };
 
 /// Whether the rules name "the home cluster", so that each of those has a shard of its own.
