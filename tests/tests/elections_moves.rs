@@ -36,12 +36,10 @@ static SECOND: OnceCell<Daemon> = OnceCell::const_new();
 
 async fn world() -> &'static World {
     let shard = |name: &str, primary: &str, namespace: &str| {
-        let others: &[(&str, &[&str])] = if primary == "north" {
-            &[("west", &[]), ("north", &[])]
-        } else {
-            &[("west", &[])]
-        };
-        federated(name, "east", &[&[("east", &[namespace][..])], others].concat())
+        let own = [namespace];
+        let mut owns: Vec<(&str, &[&str])> = vec![("east", &own), ("west", &[])];
+        owns.extend((primary == "north").then_some(("north", &[][..])));
+        federated(name, "east", &owns)
             .replace("namespaces: []", &format!("namespaces: [none-{name}]"))
             .replace(
                 "callerClusters: [east]\n  primaryCluster: east",
