@@ -88,6 +88,8 @@ pub const ROLE_FENCE: &str = "portolan-router-fence";
 pub const FENCE_EPOCH: &str = "ctrlmesh.kusionstack.io/epoch";
 /// Extra of a user, by which a write says of which shard it is, for the member's audit log.
 pub const FENCE_SHARD: &str = "ctrlmesh.kusionstack.io/shard";
+/// Annotation of a leader lock where it is not any more: by which handover it was brought away, `UID/GENERATION` of the shard.
+pub const LOCK_MOVED: &str = "ctrlmesh.kusionstack.io/lock-moved";
 /// Annotation of a ShardingConfig: releases that nobody waits for any more, and why (`sharding::ForcedRelease`).
 pub const FORCE_RELEASE: &str = "ctrlmesh.kusionstack.io/force-release";
 /// Role on a member that names the ServiceAccounts the router may act as.

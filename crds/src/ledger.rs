@@ -20,9 +20,11 @@ use crate::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
 use crate::names::ShardName;
 
 mod chunk;
+mod lock;
 mod slot;
 
 pub use chunk::{CHUNK_BYTES_MAX, Chunk, Departure, Pair, PairFence};
+pub use lock::{LockHandover, LockInForce, LockPhase, LockPlace};
 pub use slot::{Slot, SlotError};
 
 /// Format of records that this program writes, and the only one that it reads.
@@ -121,6 +123,9 @@ pub struct SpecInForce {
     /// record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<EarlierSpec>,
+    /// How its leader lock came to be where the spec says. Absent: it never moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<LockInForce>,
 }
 
 /// A spec of the same object that was in force once.

@@ -19,7 +19,7 @@ pub use claims::Claim;
 pub use force::{FORCED_MAX, ForcedRelease};
 pub use root::{Auto, Balance, Canary, Root};
 pub use status::{
-    AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, ReleaseStatus, STATUS_NAMESPACES_MAX,
+    AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, LockStatus, ReleaseStatus, STATUS_NAMESPACES_MAX,
     STATUS_RELEASES_MAX, STATUS_REPLICAS_MAX, ShardingConfigStatus,
 };
 

@@ -18,6 +18,12 @@ use tokio::time::Instant;
 use crate::compile::{Ref, Released};
 use crate::facts::PairEpoch;
 
+mod locks;
+mod moving;
+
+pub(crate) use locks::LockStanding;
+pub(crate) use moving::moving as moving_lock;
+
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
@@ -38,6 +44,10 @@ pub(crate) struct RouterState {
     pub(crate) says_epochs: bool,
     /// Pairs that are being released and of which no write of it is open.
     pub(crate) answered: BTreeSet<PairEpoch>,
+    /// Whether it hands leader locks over.
+    pub(crate) hands_locks_over: bool,
+    /// How far each handover of a leader lock is in it.
+    pub(crate) locks: BTreeMap<ShardName, LockStanding>,
     /// Whether it serves policies.
     pub(crate) serves_policies: bool,
     /// What the router is told.
@@ -115,6 +125,8 @@ impl RouterState {
             reads_views: true,
             says_epochs: true,
             answered: BTreeSet::new(),
+            hands_locks_over: true,
+            locks: BTreeMap::new(),
             serves_policies: true,
             subscription: Subscription::Everything,
             replaces: None,

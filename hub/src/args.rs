@@ -2,13 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use portolan_crds::{BucketAlgorithm, Bucketing, LabelKeys, labels};
 use portolan_runtime::TelemetryArgs;
 use portolan_runtime::admin::AdminArgs;
 
-use crate::settings::{DEFAULT_LABEL_KINDS, Settings, parse_kinds};
+use crate::settings::{DEFAULT_LABEL_KINDS, DEFAULT_LONGEST_LEASE_SECONDS, Settings, parse_kinds};
 
 /// Address of the admin server unless told otherwise.
 const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:7444";
@@ -66,6 +67,12 @@ pub struct Args {
     /// its own, and its routers the same (--audience): a token for one is good for nothing at the other
     #[arg(long, env = "PORTOLAN_AUDIENCE", default_value = labels::DEFAULT_AUDIENCE)]
     pub audience: String,
+
+    /// Longest time in seconds that an operator's leader lock is held without a renewal (leaseDuration), 1 to 3600. A lock whose
+    /// record cannot be brought to its new place is nobody's for so long
+    #[arg(long, env = "PORTOLAN_LONGEST_LEASE_SECONDS", default_value_t = DEFAULT_LONGEST_LEASE_SECONDS,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub longest_lease_seconds: u64,
 
     /// File to write the bound addresses to, as JSON, once they are bound
     #[arg(long, env = "PORTOLAN_ADDRESSES_FILE", value_name = "FILE")]
@@ -145,6 +152,7 @@ impl TryFrom<Args> for Config {
                 keys,
                 bucketing,
                 label_kinds,
+                longest_lease: Duration::from_secs(args.longest_lease_seconds),
             },
             addresses_file: args.addresses_file,
         })

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::ledger::CursorFormat;
+use portolan_crds::ledger::{CursorFormat, LockInForce};
 use portolan_crds::{ShardName, ShardingConfigSpec};
 use portolan_wire::subscription::CallerPod;
 use portolan_wire::v1;
@@ -23,6 +23,7 @@ mod arbitrate;
 mod callers;
 mod fence;
 mod ledger;
+mod locks;
 mod members;
 mod policies;
 mod reference;
@@ -34,10 +35,12 @@ mod tests;
 mod wanted;
 
 pub(crate) use agent_config::selector_of_root;
+use arbitrate::Given;
 pub(crate) use arbitrate::{Contested, Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use fence::hindrance;
 pub(crate) use ledger::{Entry, Ledger, Released};
+pub(crate) use locks::{LockNews, place as lock_place};
 pub(crate) use policies::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, SharedLimit, Standing, Supply};
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use roots::{Children, Generated};
@@ -63,12 +66,14 @@ pub(crate) struct State {
 }
 
 /// A spec in force.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Accepted {
     /// UID of the object: one that is made anew under the same name starts anew.
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) spec: Arc<ShardingConfigSpec>,
+    /// How its leader lock came to be where the spec says.
+    pub(crate) lock: LockInForce,
 }
 
 /// The outcome of one run.
@@ -178,6 +183,17 @@ impl State {
         self.roots.values().any(Children::weigh_objects)
     }
 
+    /// Whether any leader lock is on its way to another place.
+    pub(crate) fn hands_locks_over(&self) -> bool {
+        self.moving_locks().next().is_some()
+    }
+
+    /// Leader locks that are on their way to another place.
+    pub(crate) fn moving_locks(&self) -> impl Iterator<Item = (&ShardName, &LockInForce)> {
+        let locks = self.accepted.iter().map(|(shard, accepted)| (shard, &accepted.lock));
+        locks.filter(|(_, lock)| lock.handover.is_some())
+    }
+
     /// Whether nobody has anything, and nothing is in force.
     pub(crate) fn is_empty(&self) -> bool {
         self.accepted.is_empty() && self.ledger.clusters().next().is_none() && !self.ledger.is_withholding()
@@ -200,11 +216,26 @@ pub(crate) fn decide(
     now: Timestamp,
 ) -> Decided {
     let run = before.run + 1;
+    let moved_on = before.hands_locks_over().then(|| {
+        let mut moved_on = before.clone();
+        locks::advance(&mut moved_on.accepted, &released.locks, settings.longest_lease);
+        moved_on
+    });
+    let before = moved_on.as_ref().unwrap_or(before);
     let mut ledger = Ledger::clone(&before.ledger);
     ledger.outdate_forced(facts);
     ledger.free(facts, released, now);
     ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
-    let outcome = arbitrate::arbitrate(facts, settings, before, &ledger, now);
+    let outcome = arbitrate::arbitrate(
+        Given {
+            facts,
+            settings,
+            before,
+            released,
+            now,
+        },
+        &ledger,
+    );
     ledger.settle(facts, &outcome.claims, (run, now));
     ledger.fence(facts, released, run);
     ledger.forget(facts);

@@ -26,8 +26,10 @@ use crate::metrics::Metrics;
 use crate::settings::Settings;
 
 mod crossings;
+mod locks;
 
 use crossings::Crossings;
+use locks::LockClocks;
 
 /// Changes come in bursts (an apply of many objects, an agent's first report): one run for all of them.
 const SETTLE: Duration = Duration::from_millis(30);
@@ -112,6 +114,7 @@ impl Distributor {
         alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut dwells = Dwells::default();
         let mut crossings = Crossings::new(Instant::now());
+        let mut locks = LockClocks::default();
         let mut writes = Writes::default();
         let mut decided = None;
         if !state.is_empty() {
@@ -127,6 +130,8 @@ impl Distributor {
             self.index.read(|facts| crossings.observe(facts, &state.ledger, now));
             released.over = crossings.over(&self.acks, &state.ledger, now);
             released.given_up = crossings.given_up();
+            released.locks_are_handed_over = self.acks.hand_locks_over();
+            released.locks = locks.observe(&state, &self.acks, now);
             // Faults that have ended by then are over in what is published from here on.
             let now = Timestamp::now();
             if writes.have_failed() {
@@ -150,6 +155,7 @@ impl Distributor {
             let waiting = !state.ledger.releasing().is_empty()
                 || state.ledger.awaits_epochs()
                 || state.ledger.is_withholding()
+                || state.hands_locks_over()
                 || writes.have_failed()
                 || !self.ledger.is_due();
             let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);

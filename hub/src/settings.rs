@@ -2,6 +2,8 @@
 //!
 //! Pure. `args` builds it from flags, `compile` renders it into what is sent.
 
+use std::time::Duration;
+
 use portolan_crds::{Bucketing, GroupResource, LabelKeys};
 use thiserror::Error;
 
@@ -19,7 +21,12 @@ pub(crate) struct Settings {
     pub(crate) keys: LabelKeys,
     pub(crate) bucketing: Bucketing,
     pub(crate) label_kinds: Vec<GroupResource>,
+    /// For longer no leader lock is held without a renewal.
+    pub(crate) longest_lease: Duration,
 }
+
+/// OpenShift's operators hold theirs for 137 s, client-go's default is 15 s.
+pub(crate) const DEFAULT_LONGEST_LEASE_SECONDS: u64 = 180;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -27,6 +34,7 @@ impl Default for Settings {
             keys: LabelKeys::default(),
             bucketing: Bucketing::default(),
             label_kinds: parse_kinds(DEFAULT_LABEL_KINDS).expect("the default list is well-formed"),
+            longest_lease: Duration::from_secs(DEFAULT_LONGEST_LEASE_SECONDS),
         }
     }
 }

@@ -351,5 +351,6 @@ fn describe_need(need: &Need) -> Value {
         Need::Owners => json!("owners"),
         Need::Labels(check) => json!({"labels": check.selector.to_string()}),
         Need::Body(rule) => json!({"body": rule.selector.to_string()}),
+        Need::Lock(moved) => json!({"lockOf": &*moved.from.0}),
     }
 }

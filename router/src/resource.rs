@@ -12,6 +12,7 @@ pub(crate) mod grants;
 pub(crate) mod injected;
 pub(crate) mod keyed;
 pub(crate) mod load;
+pub(crate) mod locks;
 pub(crate) mod other_leases;
 pub(crate) mod policies;
 pub(crate) mod question;

@@ -147,6 +147,7 @@ fn what_was_changed_by_hand_is_noticed() {
             generation: 1,
             spec: serde_json::json!({"unknown": ["another"]}),
         }),
+        lock: None,
     };
     let record = record(Content::Spec(spec));
     let (name, good) = (record.object_name(), record.encode());
@@ -186,6 +187,7 @@ fn a_record_that_is_listed_and_missing_or_not_understood_is_named() {
             generation: 2,
             spec,
             before: None,
+            lock: None,
         })
     };
     let root = Root {

@@ -54,12 +54,28 @@ pub struct ShardingConfigStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-list-type" = "atomic")))]
     pub releases: Vec<ReleaseStatus>,
+    /// The leader lock of the shard, while it is on its way to another place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<LockStatus>,
     /// View revision at which a namespace last entered or left the shard; 0 if none ever did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view_revision: Option<i64>,
     /// The last spec that was accepted, as hubs told it that kept no ledger. Read once, by a hub that finds no ledger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<AcceptedSpec>,
+}
+
+/// A leader lock on its way to another place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct LockStatus {
+    /// Where it was: its name, and the member cluster.
+    pub from: String,
+    /// Where it will be.
+    pub to: String,
+    /// Whom that waits for, and for what.
+    pub waits_for: String,
 }
 
 /// A namespace on its way to another shard, or to nobody.

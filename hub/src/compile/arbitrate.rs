@@ -16,8 +16,7 @@ use portolan_crds::ledger::SPEC_BYTES_MAX;
 use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
 
 use self::draft::{Draft, Drafting};
-use super::callers::running;
-use super::ledger::{Claims, Ledger};
+use super::ledger::{Claims, Ledger, Released};
 use super::roots::{Attempts, Children, Generator, roots};
 use super::wanted::{Known, Wanted};
 use super::{Accepted, State};
@@ -27,6 +26,7 @@ use crate::settings::Settings;
 mod draft;
 mod family;
 mod kin;
+mod lease;
 mod members;
 
 /// Most pairs or problems named in one message; the rest is counted.
@@ -98,19 +98,32 @@ type Queue<'a> = BTreeMap<Pair<'a>, &'a ShardName>;
 /// Conflicts over which a new spec was refused.
 type Refused = BTreeMap<ShardName, Vec<Contested>>;
 
+/// What is decided by.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) settings: &'a Settings,
+    /// The state of the run before.
+    pub(super) before: &'a State,
+    /// What routers let go of since.
+    pub(super) released: &'a Released,
+    pub(super) now: Timestamp,
+}
+
 /// Decides over all shards, oldest first.
 ///
 /// Whether an owner lets go of a pair depends on whether its own new spec is accepted. So all new specs are taken for
 /// accepted first, and those that turn out to be refused stay so while the others are decided anew.
 ///
-/// `before` is the state of the run before, `ledger` its ledger without what has been released since.
-pub(super) fn arbitrate(
-    facts: &Facts,
-    settings: &Settings,
-    before: &State,
-    ledger: &Ledger,
-    now: Timestamp,
-) -> Outcome {
+/// `ledger` is that of the run before without what has been released since.
+pub(super) fn arbitrate(given: Given<'_>, ledger: &Ledger) -> Outcome {
+    let Given {
+        facts,
+        settings,
+        before,
+        now,
+        ..
+    } = given;
     let homes = ledger.homes();
     let generator = Generator {
         facts,
@@ -128,6 +141,7 @@ pub(super) fn arbitrate(
         },
         generator,
         roots: roots(facts),
+        given,
     };
     let drafts = drafting.drafts();
     let queue = waiting(&drafts, &before.ledger);
@@ -167,53 +181,6 @@ fn check(name: &ShardName, object: &ShardObject) -> Result<Arc<ShardingConfigSpe
     Err(Refusal {
         reason: accepted_reason(&problems),
         message: some_of(&problems, "; "),
-    })
-}
-
-/// The leader-election Lease stays where it is while anybody may hold it: there is no handover of it, and a caller that
-/// finds none in the new place would lead beside the one that renews the old.
-fn check_lease(facts: &Facts, name: &ShardName, accepted: &Accepted, spec: &ShardingConfigSpec) -> Result<(), Refusal> {
-    let before = &accepted.spec;
-    let place = |spec: &ShardingConfigSpec| {
-        let name = spec.leader_election_name()?.to_owned();
-        let lock = spec.resource_lock().core_resource();
-        Some((name, lock, spec.primary_cluster().map(ToOwned::to_owned)))
-    };
-    let (current, wanted) = (place(before), place(spec));
-    if current.is_none() || wanted == current {
-        return Ok(());
-    }
-    let Some(caller) = running(facts, name, accepted) else {
-        return Ok(());
-    };
-    let field = if spec.leader_election_name() != before.leader_election_name() {
-        "spec.controller.leaderElectionName"
-    } else if spec.resource_lock().core_resource() != before.resource_lock().core_resource() {
-        "spec.controller.leaderElectionResourceLock"
-    } else if spec.primary_cluster == before.primary_cluster {
-        "spec.callerClusters"
-    } else {
-        "spec.primaryCluster"
-    };
-    let words = |place: Option<(String, Option<&str>, Option<String>)>| {
-        let Some((name, lock, cluster)) = place else {
-            return "none of the shard's own".to_owned();
-        };
-        let kind = lock.map_or_else(String::new, |lock| format!(" ({lock} too)"));
-        match cluster {
-            Some(cluster) => format!("{name}{kind} in {cluster}"),
-            None => format!("{name}{kind} in each caller's home cluster"),
-        }
-    };
-    Err(Refusal {
-        reason: ConditionReason::Invalid,
-        message: format!(
-            "{field}: the leader-election Lease is {}, and changing it to {} while callers run ({caller}) could make \
-             two of them leaders: scale the operator to 0 first, and set spec.accept of the MemberCluster to false where \
-             one is lost with its callers",
-            words(current),
-            words(wanted)
-        ),
     })
 }
 

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use portolan_crds::ShardName;
 use portolan_crds::ledger::{Departure, PairFence};
 
+use super::locks::LockNews;
 use crate::facts::{Facts, PairEpoch};
 
 mod departures;
@@ -72,6 +73,10 @@ pub(crate) struct Released {
     pub(crate) over: BTreeSet<PairEpoch>,
     /// Pairs whose member will not refuse it, as far as can be told: they go the way of those that are not fenced.
     pub(crate) given_up: BTreeSet<PairEpoch>,
+    /// Whether all routers hand leader locks over.
+    pub(crate) locks_are_handed_over: bool,
+    /// How far the handovers of leader locks are.
+    pub(crate) locks: BTreeMap<ShardName, LockNews>,
 }
 
 impl Released {

@@ -7,7 +7,7 @@ use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardNam
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
-use super::{Accepted, Compiled, Ledger, Ref, State, Wanted, World};
+use super::{Accepted, Compiled, Ledger, Ref, State, Wanted, World, locks};
 use crate::settings::Settings;
 
 /// Adds the rules of each shard in force, and for each member what the ledger says that a shard has there, or had.
@@ -150,6 +150,7 @@ fn shard(
         config_generation: accepted.generation,
         primary_cluster: spec.primary_cluster().unwrap_or_default().to_owned(),
         leader_election_name: spec.leader_election_name().unwrap_or_default().to_owned(),
+        lock: locks::told(accepted),
         lock_resource: spec.resource_lock().core_resource().unwrap_or_default().to_owned(),
         explicit_view: spec.explicit_view == ExplicitView::Allow,
         enforcement: enforcement.into(),

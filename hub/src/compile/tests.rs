@@ -16,6 +16,7 @@ mod fence;
 mod fleet;
 mod handover;
 mod laws;
+mod locks;
 mod policies;
 mod revisions;
 mod root_runs;

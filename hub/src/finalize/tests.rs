@@ -50,6 +50,7 @@ fn due_of(deleting: bool, has_finalizer: bool, owner: bool) -> Option<Step> {
             uid: "uid".to_owned(),
             generation: 1,
             spec: Arc::default(),
+            ..Accepted::default()
         };
         state.accepted.insert(name(), accepted);
     }

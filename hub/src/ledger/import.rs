@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_crds::ShardName;
-use portolan_crds::ledger::{Chunk, Pair, Slot};
+use portolan_crds::ledger::{Chunk, LockInForce, Pair, Slot};
 use thiserror::Error;
 
 use crate::compile::{Accepted, Ledger, State};
@@ -93,5 +93,6 @@ fn accepted(shard: &ShardObject) -> Result<Option<Accepted>, Reason> {
         uid: shard.uid.clone(),
         generation: told.generation,
         spec: Arc::new(spec),
+        lock: LockInForce::default(),
     }))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_crds::ShardName;
-use portolan_crds::ledger::{Content, EarlierSpec, Phase, Root, SPEC_BYTES_MAX, Slot, SpecInForce};
+use portolan_crds::ledger::{Content, EarlierSpec, LockInForce, Phase, Root, SPEC_BYTES_MAX, Slot, SpecInForce};
 use serde_json::Value;
 
 use crate::compile::{Accepted, Ledger, State};
@@ -148,6 +148,9 @@ impl Batch {
             uid: accepted.uid.clone(),
             generation: accepted.generation,
             before: earlier.of(shard, &spec),
+            lock: Some(&accepted.lock)
+                .filter(|lock| **lock != LockInForce::default())
+                .cloned(),
             spec,
         }));
     }
@@ -167,6 +170,7 @@ pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> 
                     uid: stored.uid,
                     generation: stored.generation,
                     spec: Arc::new(spec),
+                    lock: stored.lock.unwrap_or_default(),
                 };
                 accepted.insert(stored.shard, one);
             }

@@ -55,6 +55,7 @@ fn state(pairs: &[(&str, &str)]) -> State {
             uid: format!("uid-{owner}"),
             generation: 1,
             spec: Arc::new(spec),
+            ..Accepted::default()
         };
         accepted.insert(shard(owner), one);
     }
@@ -315,6 +316,7 @@ fn specs(generation: i64, count: usize, bytes: usize) -> State {
         uid: "uid".to_owned(),
         generation,
         spec: Arc::new(spec),
+        ..Accepted::default()
     };
     let accepted = (0..count).map(|index| (shard(&format!("shard-{index}")), one.clone()));
     State {

@@ -86,6 +86,7 @@ mod tests {
             uid: String::new(),
             generation: 1,
             spec: Arc::new(spec),
+            ..Accepted::default()
         };
         let named = |names: &[&str]| {
             let all = names.iter().map(|name| ((*name).to_owned(), Namespace::default()));

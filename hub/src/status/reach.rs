@@ -142,6 +142,7 @@ mod tests {
                 uid: String::new(),
                 generation: 1,
                 spec: std::sync::Arc::default(),
+                ..Accepted::default()
             };
             std::sync::Arc::make_mut(&mut accepted.spec).unavailable = unavailable;
             let found = reachable(&members, &accepted, &unreached(&routers));

@@ -141,6 +141,7 @@ mod tests {
                 clusters: vec![ClusterEntry::default()],
                 ..ShardingConfigSpec::default()
             }),
+            ..Accepted::default()
         };
         let verdict = Verdict {
             awaited: vec![Contested {

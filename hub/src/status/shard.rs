@@ -10,6 +10,7 @@ use super::finding::{nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
 use super::{Sources, callers, fenced, leader, reach, releases, root};
+use crate::acks::moving_lock;
 use crate::compile::{Verdict, World, some_of};
 use crate::facts::ShardObject;
 
@@ -25,6 +26,8 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         ..ShardingConfigStatus::default()
     };
     releases::tell(sources, name, &mut status);
+    let accepted = world.state.accepted.get(name);
+    status.lock = accepted.and_then(|accepted| moving_lock(name, accepted, sources.routers));
     if object.deleting {
         status.clusters = clusters(world, name, &Verdict::default());
         let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use portolan_runtime::Tasks;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, POLICIES};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, LOCKS, POLICIES};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
@@ -210,6 +210,7 @@ impl RouterSession {
             version: hello.version,
             reads_views: hello.capabilities.iter().any(|word| word == CURSOR_FORMAT_2),
             says_epochs: hello.capabilities.iter().any(|word| word == FENCE),
+            hands_locks_over: hello.capabilities.iter().any(|word| word == LOCKS),
             serves_policies: hello.capabilities.iter().any(|word| word == POLICIES),
             subscription: subscription.clone(),
             seen: LedgerPosition {

@@ -24,6 +24,9 @@ pub const POLICIES: &str = "policies";
 /// Capability of a router whose writes say their epoch, and that tells which releases have no write open, as its Hello tells it.
 pub const FENCE: &str = "fence";
 
+/// Capability of a router that hands leader locks over, and tells how far it is with that, as its Hello tells it.
+pub const LOCKS: &str = "locks";
+
 /// What FenceState.message says of a namespace that is closed because there is no such Namespace.
 pub const NO_SUCH_NAMESPACE: &str = "there is no such Namespace";
 

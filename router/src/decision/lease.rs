@@ -8,6 +8,7 @@
 
 mod events;
 mod json;
+mod moved;
 mod proto;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 
 pub(crate) use self::events::Events;
+pub(crate) use self::moved::{Step, step};
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding};
 use crate::value::snapshot::LeaseName;

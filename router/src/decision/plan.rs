@@ -33,7 +33,7 @@ use portolan_crds::selector::Selector;
 pub(crate) use self::choose::{Candidate, Choose};
 pub(crate) use self::fanout::{FanLeg, FanOut, Left, Replan};
 use self::forward::{Refusal, Route};
-pub(crate) use self::need::{BodyRule, Change, LabelCheck, Need};
+pub(crate) use self::need::{BodyRule, Change, LabelCheck, LockMove, Need};
 pub(crate) use self::past::plan_as_of;
 pub(crate) use self::rule::Rule;
 use crate::value::check::Check;
@@ -217,7 +217,7 @@ impl Forward {
     pub(crate) fn access(&self) -> impl Iterator<Item = &Check> {
         self.needs.iter().filter_map(|need| match need {
             Need::Access(check) => Some(check),
-            Need::Owners | Need::Labels(_) | Need::Body(_) => None,
+            Need::Owners | Need::Labels(_) | Need::Body(_) | Need::Lock(_) => None,
         })
     }
 

@@ -20,6 +20,7 @@ use tokio::sync::{Notify, watch};
 pub(crate) use self::metrics::RoutingCollector;
 use super::alone::Alone;
 use super::catch_up::CatchUp;
+use super::locks::Locks;
 use super::other_leases::OtherLeases;
 use super::policies::Policies;
 use super::question::Questions;
@@ -65,6 +66,8 @@ pub(crate) struct RoutingStore {
     pub(crate) other_leases: OtherLeases,
     /// Writes that are open at members.
     pub(crate) writes: Arc<Writes>,
+    /// Leader locks that were brought to their present place.
+    pub(crate) locks: Locks,
 }
 
 impl Routing {
@@ -109,6 +112,7 @@ impl RoutingStore {
             last_answers: LastAnswers::default(),
             other_leases: OtherLeases::default(),
             writes: Arc::default(),
+            locks: Locks::default(),
         })
     }
 

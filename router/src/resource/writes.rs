@@ -31,7 +31,10 @@ const MAX_BARE: usize = 10_000;
 /// How long a write that said no epoch may be carried out after its answer was lost. No API server works longer on a request.
 const LOST_FOR: Duration = Duration::from_mins(1);
 
-/// Cluster and namespace.
+/// In place of the cluster, of writes of leader locks: no cluster has this name.
+const LOCKS: &str = "";
+
+/// Cluster and namespace; of leader locks [`LOCKS`] and the ShardingConfig.
 type Pair = (Arc<str>, Arc<str>);
 
 /// Open and lost writes of this process.
@@ -87,6 +90,20 @@ impl Writes {
             epoch,
             left: false,
         }
+    }
+
+    /// [`Self::begin`], of a write of the leader lock of `shard`. It says no epoch.
+    pub(crate) fn begin_of_lock(self: &Arc<Self>, shard: &str) -> Write {
+        self.begin(&LOCKS.into(), shard, None)
+    }
+
+    /// Whether no write of the leader lock of `shard` is open, nor may be carried out yet. Where it is not so, it is to be
+    /// asked again: [`Self::changed`] wakes for those that are open.
+    pub(crate) fn is_lock_idle(&self, shard: &str) -> bool {
+        // Before it is looked: what ends from here on wakes.
+        self.awaited.store(true, Ordering::SeqCst);
+        let open = self.pairs.get(&(LOCKS.into(), Arc::from(shard)));
+        open.is_none_or(|open| open.count == 0 && !open.has_lost(0))
     }
 
     /// The hub has told this process all that it knows, for the first time: what is granted by now may have been granted to an

@@ -235,9 +235,14 @@ impl Leg {
         Ok(write)
     }
 
-    /// A write to a namespace of the caller's shard.
+    /// A write to a namespace of the caller's shard, or of its leader lock.
     fn open_write(&self) -> Option<Write> {
-        let (grant, replanner) = (self.forward.grant.as_ref()?, self.replanner.as_ref()?);
+        let replanner = self.replanner.as_ref()?;
+        if self.forward.is_priority() && !self.forward.traffic.is_read() {
+            let Caller::Pod(view) = &self.caller else { return None };
+            return Some(replanner.writes().begin_of_lock(&view.shard()?));
+        }
+        let grant = self.forward.grant.as_ref()?;
         let cluster = &self.forward.target.cluster;
         let said = grant.fenced.then_some(grant.epoch);
         Some(replanner.writes().begin(cluster, &grant.namespace, said))

@@ -6,6 +6,7 @@
 //! also where the request itself has none. Nothing is decided here: answers go to the pure functions of `plan`, and what
 //! comes out is ready to be sent. Callers: `edge` for single requests and documents, `fanout` for each leg.
 
+mod bring;
 mod choose;
 mod owners;
 fn answered(part: &Candidate, status: StatusCode) -> Fault {
@@ -81,6 +82,8 @@ impl Preflight {
                     let bytes = pending.gather(body).await?;
                     labels::check_body(rule, pending.content_type(), labels.as_ref(), &bytes)?;
                 }
+                // Boxed: hardly a request needs its room.
+                Need::Lock(moved) => Box::pin(self.bring(moved, forward, pending)).await?,
             }
         }
         Ok(())

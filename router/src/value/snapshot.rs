@@ -8,6 +8,7 @@ pub(crate) mod build;
 mod caller;
 mod configz;
 pub(crate) mod keys;
+mod lock;
 mod reach;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use portolan_wire::v1;
 
 pub(crate) use self::caller::{Binding, Caller, CallerId, CallerKey, CallerView};
 use self::keys::KeyIndex;
+pub(crate) use self::lock::{Lock, LockPlace, LockState};
 pub(crate) use self::reach::{Reach, Unlabelled};
 use crate::value::policy::{CallerPolicies, Policy};
 
@@ -134,6 +136,8 @@ pub(crate) struct Shard {
     pub(crate) lease: Option<LeaseName>,
     /// The resource of the core group that carries the lock under the same two names.
     pub(crate) lock_resource: Option<&'static str>,
+    /// How that lock came to be where it is; `None`: it never moved.
+    pub(crate) lock: Option<Lock>,
     /// Whether callers may use `/clusters/<member>`.
     pub(crate) explicit_view: bool,
     /// What happens to single-object requests outside the shard.

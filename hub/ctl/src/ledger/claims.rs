@@ -128,6 +128,7 @@ fn in_force(evidence: &Evidence, name: &ShardName, object: &ShardingConfig) -> R
         generation,
         spec,
         before: None,
+        lock: None,
     };
     if let Some(accepted) = &status.accepted {
         return Ok(Some(of(accepted.generation, accepted.spec.clone())));

@@ -91,6 +91,13 @@ pub(super) fn show(answer: &Value, wide: bool) -> String {
     } else {
         moves(&plan["moves"], wide)
     };
+    for one in items(&plan["locks"]) {
+        let [shard, from, to] = ["shard", "from", "to"].map(|key| text(&one[key]));
+        let _ = writeln!(
+            told,
+            "{shard}: its leader lock moves from {from} to {to}; while that goes on nobody becomes leader"
+        );
+    }
     for name in texts(&plan["unchanged"]) {
         let _ = writeln!(told, "{name}: the hub has exactly this");
     }
@@ -189,7 +196,7 @@ mod tests {
                     one("ns-a", json!("ops/a"), json!("ops/b")), one("ns-b", json!("ops/a"), json!("ops/b")),
                     one("ns-c", Value::Null, json!("ops/b")),
                 ],
-                "refused": [], "freed": ["ops/c"], "roots": [], "endless": false,
+                "locks": [{"shard": "ops/a", "from": "op in east", "to": "op in west"}], "refused": [], "freed": ["ops/c"], "roots": [], "endless": false,
             },
             "routersAway": [{"router": "gateway", "awaySeconds": 7}],
         })
@@ -201,6 +208,7 @@ mod tests {
             "CLUSTER   FROM     TO      NAMESPACES",
             "east      nobody   ops/b   1: ns-c",
             "east      ops/a    ops/b   2: ns-a, ns-b",
+            "ops/a: its leader lock moves from op in east to op in west; while that goes on nobody becomes leader",
             "ops/d: the hub has exactly this",
             "ops/c: its present spec is refused now, and would be taken then",
             "router gateway is away since 7 s: what it may serve is handed over when it is back, or forgotten",

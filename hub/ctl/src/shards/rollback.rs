@@ -103,6 +103,7 @@ mod tests {
                 generation: 3,
                 spec: json!({"of": "before"}),
             }),
+            lock: None,
         }
     }
 

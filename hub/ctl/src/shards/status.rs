@@ -121,6 +121,14 @@ fn of_shard(shard: &Value, now: Timestamp) -> String {
         let _ = writeln!(told, "{name}: waits{} for {waiting}", since.unwrap_or_default());
     }
     told += &released(&name, shard, now);
+    let moving = &shard["lease"]["moving"];
+    if !moving.is_null() {
+        let [from, to, waits] = ["from", "to", "waitsFor"].map(|key| text(&moving[key]));
+        let _ = writeln!(
+            told,
+            "{name}: its leader lock is on its way from {from} to {to}, and waits for {waits}"
+        );
+    }
     let leader = &shard["oneLeader"];
     if leader["status"].as_str().is_some_and(|status| status != "True") {
         let _ = writeln!(
@@ -196,7 +204,7 @@ mod tests {
             {
                 "shard": "ops/a", "pairs": {"east": 2, "west": 1}, "objects": 0, "waitingCount": 0, "waiting": [], "releasingCount": 1,
                 "releasing": [{"pair": "east/ns-b", "to": "ops/b", "waitsFor": "routers gateway to let go of it", "since": "2026-03-01T10:00:20Z"}], "heldUpBy": ["gateway"], "lagging": ["gateway"],
-                "callers": {"total": 2, "current": 1}, "lease": {"name": "lock", "cluster": "east"},
+                "callers": {"total": 2, "current": 1}, "lease": {"name": "lock", "cluster": "east", "moving": {"from": "lock in west", "to": "lock in east", "waitsFor": "routers gateway"}},
                 "oneLeader": {"status": "True", "message": ""}, "inForce": 3, "refusal": null,
             },
             {
@@ -213,6 +221,7 @@ mod tests {
             "ops/a: lets go of east/ns-b (to ops/b)",
             "ops/a: waits for routers gateway to let go of it: east/ns-b for 10s",
             "ops/a: not acknowledged yet by router gateway",
+            "ops/a: its leader lock is on its way from lock in west to lock in east, and waits for routers gateway",
             "ops/b: refused, Overlap: spec.clusters: x; generation 1 stays in force",
             "ops/b: waits for 30s for east/ns-b (of ops/a)",
             "ops/b: OneLeader=False: two",

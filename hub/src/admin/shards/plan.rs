@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::moves::{Move, moves};
 use super::roots::{self, RootPlan};
 use crate::children;
-use crate::compile::{Decided, Released, State, Verdict, decide};
+use crate::compile::{Decided, LockNews, Released, State, Verdict, decide, lock_place};
 use crate::facts::{Facts, ShardObject};
 use crate::index::shard_from;
 use crate::settings::Settings;
@@ -38,6 +38,8 @@ pub(super) struct Plan {
     unchanged: BTreeSet<ShardName>,
     /// Pairs that would have another owner, by cluster and namespace.
     pub(super) moves: Vec<Move>,
+    /// Leader locks that would be elsewhere.
+    locks: Vec<LockMove>,
     /// Shards whose spec would not be taken.
     pub(super) refused: Vec<Refused>,
     /// Shards that are not edited, whose present spec is refused and would be taken then.
@@ -45,6 +47,14 @@ pub(super) struct Plan {
     roots: Vec<RootPlan>,
     /// It was not found out where all this ends.
     endless: bool,
+}
+
+/// A leader lock that would be elsewhere.
+#[derive(Debug, PartialEq, Serialize)]
+struct LockMove {
+    shard: ShardName,
+    from: String,
+    to: String,
 }
 
 /// A spec that would not be taken.
@@ -116,6 +126,7 @@ pub(super) fn plan(facts: &Facts, state: &State, settings: &Settings, edits: Edi
     let (after, at_rest) = rest(edited, state, settings, now);
     plan.endless |= !at_rest;
     plan.moves = moves(&before.state.ledger, &after.state.ledger);
+    plan.locks = locks(&before.state, &after.state);
     for (name, verdict) in &after.verdicts {
         let refused = verdict.refusal.as_ref();
         let was_refused = before
@@ -145,6 +156,12 @@ fn rest(mut facts: Facts, state: &State, settings: &Settings, now: Timestamp) ->
     for _ in 0..MAX_RUNS {
         let released = Released {
             by_all: last.state.run,
+            locks_are_handed_over: true,
+            locks: last
+                .state
+                .moving_locks()
+                .map(|(name, _)| (name.clone(), handed_over(settings)))
+                .collect(),
             ..Released::default()
         };
         let next = decide(&facts, settings, &last.state, &released, now);
@@ -157,6 +174,30 @@ fn rest(mut facts: Facts, state: &State, settings: &Settings, now: Timestamp) ->
         }
     }
     (last, false)
+}
+
+/// Whatever the handover of a lock may wait for has come.
+fn handed_over(settings: &Settings) -> LockNews {
+    LockNews {
+        closed_for: Some(settings.longest_lease),
+        brought: true,
+        ..LockNews::default()
+    }
+}
+
+fn locks(before: &State, after: &State) -> Vec<LockMove> {
+    let moved = after.accepted.iter().filter_map(|(shard, accepted)| {
+        let (from, to) = (
+            lock_place(&before.accepted.get(shard)?.spec)?,
+            lock_place(&accepted.spec)?,
+        );
+        (from != to && accepted.spec.root.is_none()).then(|| LockMove {
+            shard: shard.clone(),
+            from: from.to_string(),
+            to: to.to_string(),
+        })
+    });
+    moved.collect()
 }
 
 fn refusal(name: &ShardName, verdict: &Verdict, state: &State) -> Option<Refused> {

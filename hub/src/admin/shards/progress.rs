@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use portolan_crds::{ConditionType, ShardName};
+use portolan_crds::{ConditionType, LockStatus, ShardName};
 use serde::Serialize;
 
 use super::held::{self, Routers};
 use super::owner::Waiting;
+use crate::acks::moving_lock;
 use crate::compile::World;
 use crate::facts::{Facts, ShardObject};
 
@@ -77,6 +78,9 @@ struct Lease {
     name: String,
     /// `None`: each caller's own.
     cluster: Option<String>,
+    /// While it is on its way there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moving: Option<LockStatus>,
 }
 
 /// A condition.
@@ -168,6 +172,7 @@ fn progress(facts: &Facts, world: &World, routers: &Routers, name: &ShardName, o
             Some(Lease {
                 name: accepted.spec.leader_election_name()?.to_owned(),
                 cluster: accepted.spec.primary_cluster().map(str::to_owned),
+                moving: moving_lock(name, accepted, routers),
             })
         }),
         one_leader: condition.map(|condition| Told {

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portolan_crds::ledger::LockInForce;
 use portolan_crds::{ShardName, ShardingConfigSpec};
 
 use super::kin::Kin;
 use super::members::{check_buckets, check_count, check_members};
-use super::{Pair, Refusal, check, check_lease};
+use super::{Given, Pair, Refusal, check, lease};
 use crate::compile::roots::Generator;
 use crate::compile::wanted::{Known, Wanted};
 use crate::compile::{Accepted, by_age};
@@ -19,6 +20,8 @@ pub(super) struct Draft<'a> {
     pub(super) object: &'a ShardObject,
     /// The present spec, or why not.
     pub(super) present: Result<(Arc<ShardingConfigSpec>, Wanted), Refusal>,
+    /// The leader lock under the present spec.
+    pub(super) lock: LockInForce,
     /// The present spec is the accepted one: no longer up for refusal.
     pub(super) settled: bool,
     /// The accepted spec, if there is one.
@@ -64,6 +67,7 @@ impl Draft<'_> {
             uid: self.object.uid.clone(),
             generation: self.object.generation,
             spec: spec.clone(),
+            lock: self.lock.clone(),
         }
     }
 }
@@ -74,6 +78,7 @@ pub(super) struct Drafting<'a> {
     pub(super) generator: Generator<'a>,
     /// The root of each child.
     pub(super) roots: BTreeMap<&'a ShardName, &'a ShardName>,
+    pub(super) given: Given<'a>,
 }
 
 impl<'a> Drafting<'a> {
@@ -112,6 +117,7 @@ impl<'a> Drafting<'a> {
             }),
         };
         let mut kin = Kin::new(&self.generator, (name, object), accepted, root.map(|(root, _)| root));
+        let mut lock = accepted.map(|accepted| accepted.lock.clone()).unwrap_or_default();
         let present = present.and_then(|spec| {
             if settled {
                 let wanted = self.known.wanted(name, &spec);
@@ -120,7 +126,10 @@ impl<'a> Drafting<'a> {
             if spec.active_root().is_some() {
                 kin.generate(&self.generator, (name, object), &spec)?;
             }
-            let wanted = self.check_surroundings(name, accepted, &spec)?;
+            if let Some(accepted) = accepted {
+                lock = lease::judge(self.given, name, accepted, &spec)?;
+            }
+            let wanted = self.check_surroundings(name, &spec)?;
             Ok((spec, wanted))
         });
         let in_force = |accepted: &Accepted| (accepted.clone(), self.known.wanted(name, &accepted.spec));
@@ -128,6 +137,7 @@ impl<'a> Drafting<'a> {
             name,
             object,
             present,
+            lock,
             settled,
             accepted: accepted.map(in_force),
             kin,
@@ -135,16 +145,8 @@ impl<'a> Drafting<'a> {
     }
 
     /// What a new spec asks for, if it may be in force in these surroundings.
-    fn check_surroundings(
-        &self,
-        name: &ShardName,
-        accepted: Option<&Accepted>,
-        spec: &Arc<ShardingConfigSpec>,
-    ) -> Result<Wanted, Refusal> {
+    fn check_surroundings(&self, name: &ShardName, spec: &Arc<ShardingConfigSpec>) -> Result<Wanted, Refusal> {
         check_buckets(self.known.settings.bucketing, spec)?;
-        if let Some(accepted) = accepted {
-            check_lease(self.known.facts, name, accepted, spec)?;
-        }
         let wanted = self.known.wanted(name, spec);
         check_count(spec, &wanted)?;
         let root = self.roots.get(name).copied().unwrap_or(name);

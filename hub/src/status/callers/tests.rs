@@ -52,6 +52,7 @@ fn world(pods: &[(&str, &[&str])]) -> World {
             uid: name.to_owned(),
             generation: 1,
             spec: Arc::default(),
+            ..Accepted::default()
         };
         world.state.accepted.insert(shard_name(name), accepted);
         let members = vec![v1::ShardMember {

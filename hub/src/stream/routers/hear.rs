@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tonic::Status;
 
 use super::{InFlight, RouterSession};
-use crate::acks::Reported;
+use crate::acks::{LockStanding, Reported};
 use crate::compile::{Ref, Scope, World};
 use crate::distribute::Published;
 use crate::facts::PolicyName;
@@ -68,6 +68,7 @@ impl RouterSession {
             Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
             Some(Said::Policies(report)) => self.hear_policies(report),
             Some(Said::WritesAnswered(answered)) => self.hear_answered(answered)?,
+            Some(Said::Locks(report)) => self.hear_locks(report),
             // Of a later release of this protocol.
             None => {}
         }
@@ -88,6 +89,29 @@ impl RouterSession {
             .acks
             .update(&self.router, self.epoch, |state| state.answered = pairs);
         Ok(())
+    }
+
+    /// Of shards that it is told of: bounded by those.
+    fn hear_locks(&self, report: v1::LockReport) {
+        let told_of = self.told_of();
+        let standing = report.locks.into_iter().filter_map(|lock| {
+            let shard: ShardName = lock.shard.parse().ok()?;
+            let closed = match lock.state() {
+                v1::LockState::Closed => true,
+                v1::LockState::Bringing => false,
+                v1::LockState::Unspecified | v1::LockState::Open => return None,
+            };
+            let standing = LockStanding {
+                generation: lock.generation,
+                closed,
+                others: lock.other_leases,
+            };
+            told_of(&Ref::Shard(shard.clone())).then_some((shard, standing))
+        });
+        let standing = standing.collect();
+        self.service
+            .acks
+            .update(&self.router, self.epoch, |state| state.locks = standing);
     }
 
     fn hear_policies(&self, report: v1::PolicyReport) {

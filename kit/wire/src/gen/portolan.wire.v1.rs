@@ -516,7 +516,7 @@ impl BucketAlgorithm {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterMessage {
-    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
 /// Nested message and enum types in `RouterMessage`.
@@ -541,6 +541,8 @@ pub mod router_message {
         Policies(super::PolicyReport),
         #[prost(message, tag = "9")]
         WritesAnswered(super::WritesAnswered),
+        #[prost(message, tag = "10")]
+        Locks(super::LockReport),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -552,7 +554,7 @@ pub struct RouterHello {
     #[prost(uint32, tag = "5")]
     pub oldest_protocol: u32,
     /// `cursor-format-2`: the router reads cursors of that format. `policies`: it serves Policy resources. `fence`: its writes
-    /// say their epoch where the grant is `fenced`, and it tells WritesAnswered.
+    /// say their epoch where the grant is `fenced`, and it tells WritesAnswered. `locks`: it heeds Shard.lock, and tells LockReport.
     #[prost(string, repeated, tag = "2")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "3")]
@@ -875,6 +877,55 @@ pub struct Shard {
     /// Resource of the core group that carries the leader lock beside a Lease of that name: configmaps, endpoints. Empty: none.
     #[prost(string, tag = "15")]
     pub lock_resource: ::prost::alloc::string::String,
+    /// How the leader lock of these names and this cluster was come to. Absent: it never moved.
+    #[prost(message, optional, tag = "16")]
+    pub lock: ::core::option::Option<Lock>,
+}
+/// The place of a shard's leader lock is granted like a pair: no router lets anybody use the next one before all have closed the last.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lock {
+    /// Counts handovers of the shard's lock.
+    #[prost(uint64, tag = "1")]
+    pub generation: u64,
+    #[prost(enumeration = "LockState", tag = "2")]
+    pub state: i32,
+    /// Where the lock was before, while that counts: where it is CLOSED, what is closed beside the new place; where it is BRINGING,
+    /// whence its record is brought before anybody reads or writes the new place. Absent: nowhere.
+    #[prost(message, optional, tag = "3")]
+    pub from: ::core::option::Option<LockPlace>,
+    /// The name by which callers asked for the lock before it had its present one; they may go on. Empty: none.
+    #[prost(string, tag = "4")]
+    pub former_name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LockPlace {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub leader_election_name: ::prost::alloc::string::String,
+    /// As Shard.lock_resource.
+    #[prost(string, tag = "3")]
+    pub lock_resource: ::prost::alloc::string::String,
+}
+/// How far the handovers of leader locks are in this router. Whole: replaces the last; none are known after a Hello.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LockReport {
+    #[prost(message, repeated, tag = "1")]
+    pub locks: ::prost::alloc::vec::Vec<LockStanding>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LockStanding {
+    /// "<namespace>/<name>" of the ShardingConfig.
+    #[prost(string, tag = "1")]
+    pub shard: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    /// BRINGING: the record is at the new place, and that is marked at the old one. CLOSED: no write of the lock is under way.
+    #[prost(enumeration = "LockState", tag = "3")]
+    pub state: i32,
+    /// Of a lock that is CLOSED: callers have renewed other Leases of late, of which no record is brought.
+    #[prost(bool, tag = "4")]
+    pub other_leases: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShardMember {
@@ -1275,6 +1326,40 @@ impl ResourceKind {
             "RESOURCE_KIND_CALLER_VIEW" => Some(Self::CallerView),
             "RESOURCE_KIND_POLICY" => Some(Self::Policy),
             "RESOURCE_KIND_CREDENTIAL" => Some(Self::Credential),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum LockState {
+    /// What a router does not know is closed.
+    Unspecified = 0,
+    /// Nothing about the lock is sent to any member. The router tells in LockReport when nothing is under way either.
+    Closed = 1,
+    Bringing = 2,
+    Open = 3,
+}
+impl LockState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "LOCK_STATE_UNSPECIFIED",
+            Self::Closed => "LOCK_STATE_CLOSED",
+            Self::Bringing => "LOCK_STATE_BRINGING",
+            Self::Open => "LOCK_STATE_OPEN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LOCK_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "LOCK_STATE_CLOSED" => Some(Self::Closed),
+            "LOCK_STATE_BRINGING" => Some(Self::Bringing),
+            "LOCK_STATE_OPEN" => Some(Self::Open),
             _ => None,
         }
     }

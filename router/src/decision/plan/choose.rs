@@ -80,6 +80,8 @@ pub(crate) struct OtherLease {
     pub(crate) name: Option<String>,
     /// Whether one may be alive in the second candidate.
     pub(crate) moved: bool,
+    /// The name by which callers knew the election's before: where it is told, the last candidate but one is for that.
+    pub(crate) former: Option<String>,
 }
 
 /// What a member says of an object.

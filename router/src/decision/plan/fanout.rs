@@ -168,6 +168,10 @@ impl FanOut {
         if self.unique != running.unique && (self.unique || self.legs.len() > 1) {
             return Replan::Anew;
         }
+        // A lock by another name, or in another member, is another object by the same name.
+        if !self.renamed().eq(running.renamed()) {
+            return Replan::Anew;
+        }
         let mut changed = self.universe != running.universe || self.legs.len() != running.legs.len();
         let mut renewed = self.unavailable != running.unavailable || self.fence != running.fence;
         for (index, leg) in self.legs.iter_mut().enumerate() {
@@ -189,6 +193,12 @@ impl FanOut {
             (false, true) => Replan::Renewed(self),
             (false, false) => Replan::Same,
         }
+    }
+
+    /// The members whose answers name the lock otherwise than callers do, with its names.
+    fn renamed(&self) -> impl Iterator<Item = (&Arc<str>, &LeaseName)> {
+        let legs = self.legs.iter();
+        legs.filter_map(|leg| Some((leg.cluster(), leg.forward.rewrite.renames_answers()?)))
     }
 
     fn leg(&self, cluster: &str) -> Option<(usize, &FanLeg)> {

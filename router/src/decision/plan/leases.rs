@@ -10,11 +10,13 @@ use std::collections::BTreeMap;
 use portolan_crds::selector::Selector;
 
 use super::choose::{By, Candidate, Choose, OtherLease};
+use super::forward::unavailable;
 use super::merged::{Merged, Outcome};
-use super::{Forward, Plan, Refusal, Rewrite, Rule, scope, single};
+use super::{Forward, LockMove, Need, Plan, Refusal, Rewrite, Rule, scope, single};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
-use crate::value::snapshot::{GrantState, LeaseName};
+use crate::value::snapshot::{GrantState, LeaseName, Lock, LockState};
+use crate::value::traffic::Traffic;
 
 impl Merged<'_> {
     /// The names of the election's lock, where the request is about Leases in the callers' namespace.
@@ -24,9 +26,27 @@ impl Merged<'_> {
 
     /// The names of the lock, where the request is about a kind that carries it in the callers' namespace.
     fn locking(&self, resource: &ResourceRequest, namespace: &str) -> Option<&LeaseName> {
-        let carries = resource.is_leases() || self.shard.lock_resource.is_some_and(|lock| resource.is("", lock));
+        let mut kinds = self.lock_kinds().chain(self.closed_kind());
+        let carries = resource.is_leases() || kinds.any(|lock| resource.is("", lock));
         let own = carries && *namespace == *self.view.namespace;
-        self.shard.lease.as_ref().filter(|_| own)
+        let names = self.shard.lease.as_ref().filter(|_| own)?;
+        // Who knew the lock by another name before goes on.
+        let former = self.shard.lock.as_ref().and_then(|lock| lock.former.as_ref());
+        let former = former.filter(|former| resource.name.as_ref() == Some(&former.client));
+        Some(former.unwrap_or(names))
+    }
+
+    /// The kind that carries the lock beside Leases.
+    fn lock_kinds(&self) -> impl Iterator<Item = &'static str> {
+        self.shard.lock_resource.into_iter()
+    }
+
+    /// The kind that carried the lock before, until nobody can lead by it any more.
+    fn closed_kind(&self) -> Option<&'static str> {
+        match &self.shard.lock.as_ref()?.state {
+            LockState::Closed(from) => from.as_ref()?.resource,
+            LockState::Open | LockState::Bringing(_) => None,
+        }
     }
 
     /// The plan, unless it is as any other's: of collections, and of ConfigMaps and Endpoints of other names.
@@ -91,8 +111,14 @@ impl Merged<'_> {
             forward: forward.clone(),
             held: Some(fault.to_string()),
         };
+        let mut former = None;
         let (rule, candidates) = match (self.single(resource, namespace), self.election(names)) {
-            (Ok((rule, other)), Ok(election)) => (rule, vec![other.into(), election.into()]),
+            (Ok((rule, other)), Ok(election)) => {
+                let mut candidates = vec![other.into()];
+                former = self.push_former(&mut candidates)?;
+                candidates.push(election.into());
+                (rule, candidates)
+            }
             (Ok((rule, other)), Err(Refusal { fault, .. })) => {
                 let election = held(&other, &fault);
                 (rule, vec![other.into(), election])
@@ -100,13 +126,30 @@ impl Merged<'_> {
             (Err(Refusal { rule, fault }), Ok(election)) => (rule, vec![held(&election, &fault), election.into()]),
             (Err(refusal), Err(_)) => return Err(refusal),
         };
-        let by = By::Lease(OtherLease::told(names, resource, false));
+        let by = By::Lease(OtherLease {
+            former,
+            ..OtherLease::told(names, resource, false)
+        });
         Ok((rule, Plan::Choose(Box::new(Choose { candidates, by }))))
     }
 
     /// The Lease under its other name in the primary.
     fn election(&self, names: &LeaseName) -> Result<Forward, Refusal> {
-        self.route.to(&self.shard.primary_cluster, renamed(names))
+        let closed = |message| self.closed(message);
+        let brought = self.brought(names).map_err(closed)?;
+        let mut forward = self.route.to(&self.shard.primary_cluster, renamed(names))?;
+        forward.needs.extend(brought);
+        Ok(forward)
+    }
+
+    /// Adds the lock by the name that callers knew it by before, if they did; returns that.
+    fn push_former(&self, candidates: &mut Vec<Candidate>) -> Result<Option<String>, Refusal> {
+        let lock = self.shard.lock.as_ref();
+        let Some(former) = lock.and_then(|lock| lock.former.as_ref()) else {
+            return Ok(None);
+        };
+        candidates.push(self.election(former)?.into());
+        Ok(Some(former.client.clone()))
     }
 
     /// A list or watch of it. A cordon does not stop it either.
@@ -114,11 +157,85 @@ impl Merged<'_> {
         let mut leg = self.placed_leg(&self.shard.primary_cluster, None)?;
         leg.forward.rewrite = renamed(names);
         leg.held = self.route.cordon_of(&leg.forward);
+        match self.brought(names) {
+            Ok(brought) => leg.forward.needs.extend(brought),
+            Err(closed) => leg.held = Some(closed),
+        }
         Ok((Rule::LeaderElection, self.fan_out(vec![leg], false)?.into()))
+    }
+
+    /// What must be done before the lock is used where it is; or why it must not be used now.
+    fn brought(&self, names: &LeaseName) -> Result<Vec<Need>, String> {
+        let Some(lock) = &self.shard.lock else {
+            return Ok(Vec::new());
+        };
+        let from = match &lock.state {
+            LockState::Open => return Ok(Vec::new()),
+            LockState::Closed(_) => {
+                let config = &self.shard.config;
+                return Err(format!(
+                    "the leader lock of shard {config} is on its way to another place"
+                ));
+            }
+            LockState::Bringing(from) => from,
+        };
+        let there = LeaseName {
+            client: names.client.clone(),
+            member: from.member.clone(),
+        };
+        let asked = self.route.to(&from.cluster, renamed(&there));
+        let asked = asked.map_err(|Refusal { fault, .. }| {
+            format!("what is recorded of the leader lock cannot be brought from where it was: {fault}")
+        })?;
+        let mut needs = asked.needs;
+        needs.retain(|need| matches!(need, Need::Access(_)));
+        needs.push(Need::Lock(Box::new(LockMove {
+            shard: self.shard.config.to_string(),
+            mark: self.shard.lock_mark().unwrap_or_default(),
+            from: (from.cluster.clone(), there),
+            collections: self.lock_collections(),
+        })));
+        Ok(needs)
+    }
+
+    /// Where locks are in any member, by kind; first the kind of the request.
+    fn lock_collections(&self) -> Vec<String> {
+        let namespace = &self.view.namespace;
+        let core = self
+            .lock_kinds()
+            .map(|kind| format!("/api/v1/namespaces/{namespace}/{kind}"));
+        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
+        let mut all: Vec<_> = core.chain([leases]).collect();
+        if self
+            .route
+            .request
+            .resource
+            .as_ref()
+            .is_some_and(ResourceRequest::is_leases)
+        {
+            all.reverse();
+        }
+        all
+    }
+
+    fn closed(&self, message: String) -> Refusal {
+        let cluster = Some(&*self.shard.primary_cluster);
+        Refusal {
+            rule: Rule::LockClosed,
+            fault: unavailable(Traffic::of(self.route.request), message, cluster),
+        }
     }
 
     /// One Lease that is not the election's, as far as the path tells. What stops it must not stop the election.
     fn other_lease(&self, names: &LeaseName, resource: &ResourceRequest, namespace: &str) -> Outcome {
+        // Who leads by it at the place that is left must not be joined by another.
+        if let Some(Lock {
+            state: LockState::Closed(_),
+            ..
+        }) = self.shard.lock
+        {
+            self.election(names)?;
+        }
         let mut candidates = vec![self.lease_in(&self.shard.primary_cluster)?];
         let before = self.kept_before(resource, namespace)?;
         let moved = before.is_some();
@@ -133,7 +250,9 @@ impl Merged<'_> {
                 candidate.forward.warning = Some(text.clone());
             }
         }
+        let mut former = None;
         if resource.name.is_none() {
+            former = self.push_former(&mut candidates)?;
             candidates.push(self.election(names)?.into());
         } else if !moved {
             let Some(Candidate { forward, held: None }) = candidates.pop() else {
@@ -144,7 +263,10 @@ impl Merged<'_> {
             };
             return Ok((Rule::OtherLease, forward.into()));
         }
-        let by = By::Lease(OtherLease::told(names, resource, moved));
+        let by = By::Lease(OtherLease {
+            former,
+            ..OtherLease::told(names, resource, moved)
+        });
         Ok((Rule::OtherLease, Plan::Choose(Box::new(Choose { candidates, by }))))
     }
 
@@ -196,6 +318,7 @@ impl OtherLease {
             }),
             name: resource.name.clone(),
             moved,
+            former: None,
         }
     }
 }

@@ -1,8 +1,11 @@
 //! What must be known before a request may leave. Said by the plan, asked by `preflight`.
 
+use std::sync::Arc;
+
 use portolan_crds::selector::Selector;
 
 use crate::value::check::Check;
+use crate::value::snapshot::LeaseName;
 
 /// One thing that must be known, or be so, before a request may leave.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +19,22 @@ pub(crate) enum Need {
     Labels(LabelCheck),
     /// The object is the shard's as it becomes.
     Body(BodyRule),
+    /// What is recorded of the leader lock is where it is now.
+    Lock(Box<LockMove>),
+}
+
+/// What is recorded of a leader lock must have been brought from where that was before
+/// (`docs/semantics.md#leader-election`).
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LockMove {
+    /// `namespace/name` of the ShardingConfig.
+    pub(crate) shard: String,
+    /// What marks the lock where it was, once it was brought.
+    pub(crate) mark: String,
+    /// The member where it was, and its names there.
+    pub(crate) from: (Arc<str>, LeaseName),
+    /// Paths of the collections of its kinds in any member: first that of the request.
+    pub(crate) collections: Vec<String>,
 }
 
 /// The labels of an object, by a GET of its metadata as the same user, must match; see

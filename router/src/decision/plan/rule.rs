@@ -29,6 +29,8 @@ pub(crate) enum Rule {
     ClusterScoped,
     /// The leader-election Lease.
     LeaderElection,
+    /// The leader-election lock is on its way to another place.
+    LockClosed,
     /// Another Lease of the callers' namespace, where the shard elects a leader.
     OtherLease,
     /// SubjectAccessReview, TokenReview and their kin.
@@ -91,6 +93,7 @@ impl Rule {
             Self::AllNamespaces => "all-namespaces",
             Self::ClusterScoped => "cluster-scoped",
             Self::LeaderElection => "leader-election",
+            Self::LockClosed => "lock-closed",
             Self::OtherLease => "other-lease",
             Self::Review => "review",
             Self::ClusterScopedEvent => "cluster-scoped-event",
@@ -132,6 +135,9 @@ impl Rule {
             }
             Self::ClusterScoped => "what has no namespace is the union of the members, the primary's first",
             Self::LeaderElection => "the leader-election lock lies in the primary cluster under the shard's own name",
+            Self::LockClosed => {
+                "the leader-election lock is on its way to another place: until it is there nobody becomes leader"
+            }
             Self::OtherLease => {
                 "where a leader is elected, all Leases of the callers' namespace lie in the primary cluster; one of another name that is alive where it was kept before stays there until it expires"
             }
@@ -286,6 +292,12 @@ impl Need {
                     Change::Over | Change::Patch => "the labels after the patch",
                 };
                 format!("{what} must match {}", rule.selector)
+            }
+            Self::Lock(moved) => {
+                format!(
+                    "what is recorded of the lock in {} is brought to {cluster} first, once",
+                    moved.from.0
+                )
             }
         }
     }

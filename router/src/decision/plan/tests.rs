@@ -292,6 +292,7 @@ fn say_forward(forward: &Forward) -> String {
             Need::Access(_) | Need::Owners => {}
             Need::Labels(check) => add("labels", Some(format!("{}?{}", check.path, check.selector))),
             Need::Body(rule) => add("body", Some(format!("{:?}?{}", rule.change, rule.selector))),
+            Need::Lock(moved) => add("lock", Some(moved.from.0.to_string())),
         }
     }
     add("warns", forward.warning.as_ref().map(|_| String::new()));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_runtime::Chain;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, POLICIES};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, LOCKS, POLICIES};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
@@ -87,8 +87,9 @@ impl HubState {
 
     /// For `RouterHello`.
     pub(super) fn capabilities(&self) -> Vec<String> {
-        let reads = (!self.held_to_format_1).then_some(CURSOR_FORMAT_2);
-        let all = reads.into_iter().chain([POLICIES, FENCE]);
+        // By the UID of its shard, which that format is told by, the handover of a lock is known from any other.
+        let later = [CURSOR_FORMAT_2, LOCKS].into_iter().filter(|_| !self.held_to_format_1);
+        let all = later.chain([POLICIES, FENCE]);
         all.map(str::to_owned).collect()
     }
 
@@ -291,6 +292,11 @@ impl HubState {
         Ok(())
     }
 
+    /// Whether the state file grants nothing that the hub has taken back.
+    pub(super) fn is_secure(&self) -> bool {
+        !self.owes_save
+    }
+
     /// Writes the state file. A failure warns: serving does not depend on it.
     pub(super) async fn save_if_changed(&mut self) {
         if let Err(error) = self.save().await {
@@ -340,7 +346,11 @@ fn takes_away(before: &v1::Resource, after: Option<&v1::Resource>) -> bool {
     !granted(before).is_subset(&granted_after)
 }
 
-/// What a resource grants: pairs that are not on their way to another shard, members of a shard, shards of a caller.
+/// No member has this name.
+const OPEN_LOCK: &str = "/lock";
+
+/// What a resource grants: pairs that are not on their way to another shard, members of a shard and its leader lock, shards of a
+/// caller.
 fn granted(resource: &v1::Resource) -> HashSet<&str> {
     match &resource.body {
         Some(Body::Ownership(owned)) => {
@@ -348,7 +358,12 @@ fn granted(resource: &v1::Resource) -> HashSet<&str> {
             let granted = granted.filter(|grant| grant.state() != v1::GrantState::Releasing);
             granted.map(|grant| grant.namespace.as_str()).collect()
         }
-        Some(Body::Shard(shard)) => shard.members.iter().map(|member| member.cluster.as_str()).collect(),
+        Some(Body::Shard(shard)) => {
+            let is_open = |lock: &v1::Lock| matches!(lock.state(), v1::LockState::Open | v1::LockState::Bringing);
+            let lock = shard.lock.as_ref().is_none_or(is_open).then_some(OPEN_LOCK);
+            let members = shard.members.iter().map(|member| member.cluster.as_str());
+            members.chain(lock).collect()
+        }
         Some(Body::CallerView(view)) => view.shards.iter().map(String::as_str).collect(),
         _ => HashSet::new(),
     }

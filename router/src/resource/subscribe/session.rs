@@ -109,11 +109,10 @@ impl Session {
         let mut views = routing.catch_up.carry();
         let mut last_answers = routing.last_answers.carry();
         let mut breakers = routing.breaker_changes();
-        let mut report_at = Instant::now();
-        let mut answered = v1::WritesAnswered::default();
+        let (mut report_at, mut told) = (Instant::now(), Told::default());
         let hub_heard = routing.writes.stream();
         // What was told on an earlier stream the hub does not know any more.
-        self.report_writes(&routing, &mut answered).await?;
+        self.report_handovers(state, &mut told).await?;
         let mut policies = PolicyReports::new(routing.load().policies.clone());
         routing.load().policies.forget_unsecured();
         loop {
@@ -135,17 +134,18 @@ impl Session {
                         // What the hub has told by now is all that it knows.
                         routing.writes.inherit(&routing.load().snapshot);
                         hub_heard.told();
-                        self.report_writes(&routing, &mut answered).await?;
+                        self.report_handovers(state, &mut told).await?;
                     }
                 }
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
                 Some(asked) = last_answers.questions.recv() => self.ask_last_answers(asked).await?,
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
-                () = routing.writes.changed() => self.report_writes(&routing, &mut answered).await?,
+                () = handovers(&routing) => self.report_handovers(state, &mut told).await?,
                 Ok(()) = breakers.changed() => report_at = report_at.min(Instant::now() + REPORT_DELAY),
                 () = tokio::time::sleep_until(report_at) => {
                     report_at = Instant::now() + REPORT_EVERY;
                     self.send(Out::Breakers(report(&routing))).await?;
+                    self.report_handovers(state, &mut told).await?;
                 }
                 () = policies.due() => {
                     state.secure_shares().await;
@@ -240,12 +240,21 @@ impl Session {
         .await
     }
 
-    /// Of which releases no write is open, if that is news to the hub.
-    async fn report_writes(&self, routing: &RoutingStore, told: &mut v1::WritesAnswered) -> Result<(), SessionError> {
-        let now = routing.writes.answered(&routing.load().snapshot);
-        if let Some(now) = now.filter(|now| told != now) {
-            told.clone_from(&now);
-            self.send(Out::WritesAnswered(now)).await?;
+    /// Of which releases no write is open, and how far handovers of leader locks are, if that is news to the hub.
+    async fn report_handovers(&self, state: &HubState, told: &mut Told) -> Result<(), SessionError> {
+        let routing = state.routing();
+        let snapshot = &routing.load().snapshot;
+        let answered = routing.writes.answered(snapshot);
+        if let Some(answered) = answered.filter(|answered| told.answered != *answered) {
+            told.answered.clone_from(&answered);
+            self.send(Out::WritesAnswered(answered)).await?;
+        }
+        let (writes, others) = (&routing.writes, &routing.other_leases);
+        let locks = routing.locks.report(snapshot, writes, others);
+        // A file that would open again what is closed must not be there any more.
+        if state.is_secure() && told.locks != locks {
+            told.locks.clone_from(&locks);
+            self.send(Out::Locks(locks)).await?;
         }
         Ok(())
     }
@@ -267,6 +276,21 @@ impl Session {
             Err(_) => Err(SessionError::Slow("read")),
         }
     }
+}
+
+/// Completes when there may be news of handovers. Of a write that was lost there is none: the next report is soon.
+async fn handovers(routing: &RoutingStore) {
+    tokio::select! {
+        () = routing.writes.changed() => {}
+        () = routing.locks.changed() => {}
+    }
+}
+
+/// What the hub was told of handovers last.
+#[derive(Default)]
+struct Told {
+    answered: v1::WritesAnswered,
+    locks: v1::LockReport,
 }
 
 fn message(kind: Out) -> v1::RouterMessage {

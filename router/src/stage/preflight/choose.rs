@@ -92,6 +92,9 @@ impl Preflight {
         if name == lease.names.client {
             return Ok(candidates.len() - 1);
         }
+        if lease.former.as_ref() == Some(&name) {
+            return Ok(candidates.len().saturating_sub(2));
+        }
         let (primary, Some(before)) = (candidates.first(), candidates.get(BEFORE).filter(|_| lease.moved)) else {
             return Ok(0);
         };

@@ -144,3 +144,63 @@ fn the_owner_of_a_lock_is_looked_for() {
     assert!(asks(&format!("PUT {MAPS}/op")));
     assert!(!asks(&format!("PUT {LEASES}/op")));
 }
+
+/// A lock that is on its way from east (of name `op-before`) to west.
+fn moving(state: v1::LockState, former: &str) -> World {
+    let mut shard = two();
+    shard.rules.primary_cluster = "west".into();
+    shard.rules.lock_resource = "configmaps".into();
+    shard.rules.lock = Some(v1::Lock {
+        generation: 3,
+        state: state.into(),
+        from: Some(v1::LockPlace {
+            cluster: "east".into(),
+            leader_election_name: "op-before".into(),
+            lock_resource: "endpoints".into(),
+        }),
+        former_name: former.into(),
+    });
+    World::new(shard)
+}
+
+#[test]
+fn a_lock_on_its_way_is_used_nowhere() {
+    for state in [v1::LockState::Closed, v1::LockState::Unspecified] {
+        moving(state, "op-before").check(&[
+            (&format!("GET {LEASES}/op"), "lock-closed ✗ 503"),
+            (&format!("PUT {LEASES}/op"), "lock-closed ✗ 503"),
+            (&format!("PUT {LEASES}/op-before"), "lock-closed ✗ 503"),
+            (&format!("POST {LEASES}"), "lock-closed ✗ 503"),
+            (&format!("PUT {LEASES}/other"), "lock-closed ✗ 503"),
+            (&format!("PUT {MAPS}/op"), "lock-closed ✗ 503"),
+            ("PUT /api/v1/namespaces/ops/endpoints/op", "lock-closed ✗ 503"),
+            (&format!("PUT {MAPS}/other"), "own-namespace → home"),
+        ]);
+    }
+}
+
+#[test]
+fn a_lock_that_was_brought_is_used_by_both_names() {
+    moving(v1::LockState::Bringing, "op-before").check(&[
+        (
+            &format!("PUT {LEASES}/op"),
+            "leader-election → west lease:op---blue lock:east",
+        ),
+        (
+            &format!("PUT {LEASES}/op-before"),
+            "leader-election → west lease:op---blue lock:east",
+        ),
+        ("PUT /api/v1/namespaces/ops/endpoints/op", "own-namespace → home"),
+    ]);
+    moving(v1::LockState::Open, "op-before").check(&[
+        (&format!("PUT {LEASES}/op"), "leader-election → west lease:op---blue"),
+        (
+            &format!("GET {LEASES}/op-before"),
+            "leader-election → west lease:op---blue",
+        ),
+    ]);
+    moving(v1::LockState::Open, "").check(&[(
+        &format!("GET {LEASES}/op-before"),
+        "other-lease ? west, home by lease op",
+    )]);
+}

@@ -44,6 +44,7 @@ async fn send(
             collection: LEASES.to_owned(),
             name: asked.resource.as_ref().and_then(|one| one.name.clone()),
             moved: false,
+            former: None,
         }),
     };
     let forward = preflight.choose(choose, pending, &mut bytes).await?;

@@ -15,8 +15,8 @@ use portolan_wire::v1;
 
 use super::{BuildError, bad, cluster};
 use crate::value::snapshot::{
-    CursorIdentity, Departed, Enforcement, Grant, GrantState, LeaseName, Limit, MadeOf, Member, Ownership, Pair, Shard,
-    Unavailable, reach,
+    CursorIdentity, Departed, Enforcement, Grant, GrantState, LeaseName, Limit, Lock, LockPlace, LockState, MadeOf,
+    Member, Ownership, Pair, Shard, Unavailable, reach,
 };
 
 /// Whether the rules name "the home cluster", so that each of those has a shard of its own.
@@ -48,6 +48,7 @@ pub(super) fn shard(made_of: MadeOf, home: &str) -> Result<Shard, BuildError> {
         primary_cluster: cluster_or("primary_cluster", &wire.primary_cluster, home)?,
         lease: lease(&wire.leader_election_name, &config)?,
         lock_resource: lock_resource(&wire.lock_resource)?,
+        lock: lock(wire, &config)?,
         explicit_view: wire.explicit_view,
         enforcement: match v1::Enforcement::try_from(wire.enforcement) {
             Ok(v1::Enforcement::Audit) => Enforcement::Audit,
@@ -153,6 +154,34 @@ fn lock_resource(wire: &str) -> Result<Option<&'static str>, BuildError> {
         return Err(bad("lock_resource", format!("{wire} cannot carry a leader lock")));
     }
     Ok(known)
+}
+
+fn lock(wire: &v1::Shard, config: &ShardName) -> Result<Option<Lock>, BuildError> {
+    let Some(lock) = &wire.lock else { return Ok(None) };
+    let from = lock.from.as_ref().map(|from| {
+        Ok(LockPlace {
+            cluster: cluster("lock.from.cluster", &from.cluster)?,
+            member: lease_name(&from.leader_election_name, config).map_err(|error| bad("lock.from", error))?,
+            resource: lock_resource(&from.lock_resource)?,
+        })
+    });
+    let from = from.transpose()?;
+    let state = match (v1::LockState::try_from(lock.state), from) {
+        (Ok(v1::LockState::Open), _) => LockState::Open,
+        (Ok(v1::LockState::Bringing), Some(from)) => LockState::Bringing(from),
+        // What this router does not know must not make a second leader.
+        (_, from) => LockState::Closed(from),
+    };
+    let present = lease(&wire.leader_election_name, config)?;
+    let former = present.filter(|present| !lock.former_name.is_empty() && lock.former_name != present.client);
+    Ok(Some(Lock {
+        generation: lock.generation,
+        state,
+        former: former.map(|present| LeaseName {
+            client: lock.former_name.clone(),
+            member: present.member,
+        }),
+    }))
 }
 
 type Namespaces = HashMap<Arc<str>, Grant>;
