@@ -48,7 +48,9 @@ async fn nothing_is_closed_before_every_api_server_has_refused() {
     scene.namespace("moves").await.unwrap();
     let second = scene.member().another_apiserver("second").await.unwrap();
     let first = scene.member().direct_url().replace("https://", "");
-    let balancer = Balancer::start(vec![first, second.address().to_string()]).await.unwrap();
+    let balancer = Balancer::start(vec![first, second.address().to_string()])
+        .await
+        .unwrap();
     scene.reach_by(&format!("https://{}", balancer.address)).await.unwrap();
     // Its watches stand on the first one.
     balancer.first_alone(true);

@@ -20,7 +20,6 @@ use tokio::sync::Mutex;
 
 use crate::slow::SlowAdmission;
 
-
 pub(crate) const SHARDS: [&str; 3] = ["red", "green", "blue"];
 pub(crate) const MEMBERS: [&str; 2] = ["east", "west"];
 /// Namespaces that move, by turns in either member: enough that many are on their way at the same time.

@@ -31,7 +31,9 @@ const STALE: Duration = Duration::from_secs(3);
 /// Longer than a router lets a request last.
 const GIVES_UP: Duration = Duration::from_secs(20);
 /// After an answer that says nothing: until the write cannot arrive any more.
-const REST: Duration = HELD_UP_MOST.saturating_add(ADMITTED_FOR).saturating_add(Duration::from_secs(1));
+const REST: Duration = HELD_UP_MOST
+    .saturating_add(ADMITTED_FOR)
+    .saturating_add(Duration::from_secs(1));
 
 /// A write as the operator knows it.
 #[derive(Debug)]
@@ -196,7 +198,9 @@ impl Worker {
             data: Some([("writer".to_owned(), told(&self.author(number)))].into()),
             ..ConfigMap::default()
         };
-        let answer = self.write(number, true, api.create(&PostParams::default(), &mark)).await;
+        let answer = self
+            .write(number, true, api.create(&PostParams::default(), &mark))
+            .await;
         if answer == Answer::Taken {
             let direct = self.shared.direct[member_of(self.namespace)].clone();
             let marks = Api::<ConfigMap>::namespaced(direct, self.namespace);

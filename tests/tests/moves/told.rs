@@ -18,7 +18,7 @@ const AROUND: usize = 8;
 pub(crate) struct Times {
     /// Whether the member refuses what is of before, and whether something was away meanwhile.
     granted: BTreeMap<(bool, bool), Vec<Duration>>,
-    /// Nobody was granted them: they were taken back before.
+    /// Nobody was granted them, or who had it: they were taken back before.
     taken_back: usize,
 }
 
@@ -27,13 +27,17 @@ impl Times {
         let mut times = Self::default();
         for (story, asks) in stories {
             let mut grants = story.grants.iter().peekable();
+            let mut before = None;
             for (number, asked) in asks.iter().enumerate() {
                 let next = asks.get(number + 1).map(|next| next.at);
                 // The last of several that want the same is the one that is granted.
-                while grants.next_if(|(at, _)| *at < asked.at).is_some() {}
-                let mine = grants
-                    .peek()
-                    .filter(|(at, grant)| grant.shard == asked.ask.shard && next.is_none_or(|next| *at < next));
+                while let Some((_, grant)) = grants.next_if(|(at, _)| *at < asked.at) {
+                    before = Some(&grant.shard);
+                }
+                let mine = grants.peek().filter(|(at, grant)| {
+                    let is_new = before != Some(&grant.shard);
+                    is_new && grant.shard == asked.ask.shard && next.is_none_or(|next| *at < next)
+                });
                 let Some((at, grant)) = mine else {
                     times.taken_back += 1;
                     continue;
@@ -53,7 +57,10 @@ impl Times {
             let when = if *disturbed { "under crashes" } else { "in calm" };
             let [half, most, all] = [50, 99, 100].map(|percent| percentile(times, percent));
             let what = format!("{fenced}, {when}");
-            println!("{what:22} {} moves, p50 {half:.1?}, p99 {most:.1?}, longest {all:.1?}", times.len());
+            println!(
+                "{what:22} {} moves, p50 {half:.1?}, p99 {most:.1?}, longest {all:.1?}",
+                times.len()
+            );
         }
         println!("taken back before      {}", self.taken_back);
     }
@@ -75,7 +82,9 @@ impl Log {
         let known: BTreeMap<&Author, &Line> = lines.iter().map(|line| (&line.author, line)).collect();
         let mut all = Vec::new();
         for (at, write) in &story.writes {
-            let what = write.count.map_or("a mark".to_owned(), |count| format!("count {count}"));
+            let what = write
+                .count
+                .map_or("a mark".to_owned(), |count| format!("count {count}"));
             let mut text = format!("{} {what} by {}", since(*at), told(&write.author));
             if let Some(line) = known.get(&write.author) {
                 let Attempt { answer, blind } = line.attempt;

@@ -68,6 +68,7 @@ impl RouterSession {
             Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
             Some(Said::Policies(report)) => self.hear_policies(report),
             Some(Said::WritesAnswered(answered)) => self.hear_answered(answered)?,
+            Some(Said::Ended(_)) => self.hear_end(),
             // Of a later release of this protocol.
             None => {}
         }
@@ -88,6 +89,13 @@ impl RouterSession {
             .acks
             .update(&self.router, self.epoch, |state| state.answered = pairs);
         Ok(())
+    }
+
+    fn hear_end(&mut self) {
+        self.ended = true;
+        self.service
+            .acks
+            .update(&self.router, self.epoch, |state| state.ended = true);
     }
 
     fn hear_policies(&self, report: v1::PolicyReport) {
