@@ -1,6 +1,6 @@
 //! What dies while namespaces move: routers, agents, members, and the hub. Each by SIGKILL, each comes back after a moment; one after
 //! the other, beside those of the other lane. In the short form what would make moves wait a minute only stands still: the
-//! hub, which waits for routers when it starts, and the routers, which cannot say of what was before them that it is answered. Writes
+//! hub, which waits for routers when it starts, and the routers, of whose lost writes nobody can say that they are over. Writes
 //! are held up on their way, too.
 
 use std::collections::BTreeMap;

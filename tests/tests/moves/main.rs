@@ -3,8 +3,11 @@
 //! member's etcd has, write by write, is held against whose the namespace was by the ledger and against what writers were answered.
 //!
 //! `make moves` moves a thousand times (`PORTOLAN_MOVES`), `make test` fifty times; `PORTOLAN_SEED` draws the same moves and crashes,
-//! `PORTOLAN_MOVES_LOG` names a file for the log of who wrote when. Writes are held up on their way
-//! for longer than the hub waits where members do not refuse late ones.
+//! `PORTOLAN_MOVES_LOG` names a file for the log of who wrote when.
+//!
+//! So that whoever grants too early is found out soon, each part of a handover has something that is late: one router hears the hub late
+//! (`ground`), members write some objects long after they admitted them (`slow`), and after each grant a write of the former owner arrives
+//! (`late`).
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
