@@ -57,7 +57,7 @@ pub(crate) struct Ground {
     _balancer: Balancer,
     /// Between the hub and the second router: what that acknowledges comes late.
     hub_way: Stage,
-    _slow: SlowAdmission,
+    pub(crate) slow: SlowAdmission,
     pub(crate) world: World,
 }
 
@@ -128,7 +128,7 @@ impl Ground {
             kubeconfigs,
             _balancer: balancer,
             hub_way,
-            _slow: SlowAdmission::start(&world).await?,
+            slow: SlowAdmission::start(&world).await?,
             world,
         };
         ground.quick_breakers().await?;

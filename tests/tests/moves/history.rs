@@ -15,7 +15,7 @@ use portolan_tests::world::{HUB, World};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::ground::{COUNTER, MARK, MEMBERS, NAMESPACES, member_of};
+use crate::ground::{COUNTER, Ground, MARK, MEMBERS, NAMESPACES, member_of};
 use crate::judge::{Grant, Write};
 use crate::late::Former;
 
@@ -59,7 +59,8 @@ pub(crate) struct History {
 
 impl History {
     /// Tells of each owner that is over, if its member is to refuse what it still writes.
-    pub(crate) async fn follow(world: &'static World, formers: mpsc::Sender<Former>) -> anyhow::Result<Self> {
+    pub(crate) async fn follow(ground: &'static Ground, formers: mpsc::Sender<Former>) -> anyhow::Result<Self> {
+        let world = &ground.world;
         let stories = Stories::default();
         let read = Arc::new(Mutex::new(BTreeMap::new()));
         let mut followers = JoinSet::new();
@@ -68,7 +69,7 @@ impl History {
             followers.spawn(counters(member, changes, stories.clone(), read.clone()));
         }
         let changes = Changes::of(world.cluster(HUB), LEDGER).await?;
-        followers.spawn(ledger(world, changes, stories.clone(), formers));
+        followers.spawn(ledger(ground, changes, stories.clone(), formers));
         Ok(Self {
             stories,
             read,
@@ -152,7 +153,7 @@ fn write_of(value: &[u8], revision: u64) -> anyhow::Result<Option<Write>> {
     }))
 }
 
-async fn ledger(world: &'static World, mut changes: Changes, stories: Stories, formers: mpsc::Sender<Former>) {
+async fn ledger(ground: &'static Ground, mut changes: Changes, stories: Stories, formers: mpsc::Sender<Former>) {
     loop {
         let change = changes.next().await.unwrap();
         let Some(value) = change.value else { continue };
@@ -162,8 +163,13 @@ async fn ledger(world: &'static World, mut changes: Changes, stories: Stories, f
             };
             let at = Instant::now();
             let granted = stories.lock().entry(namespace).or_default().becomes(&pair);
+            if pair.releasing {
+                ground.slow.releasing.lock().insert(namespace);
+            } else {
+                ground.slow.releasing.lock().remove(namespace);
+            }
             if let Some((former, owner)) = granted {
-                let revision = revision(world.cluster(member_of(namespace))).await;
+                let revision = revision(ground.world.cluster(member_of(namespace))).await;
                 let grant = Grant {
                     shard: owner.shard.clone(),
                     revision,

@@ -73,7 +73,7 @@ async fn no_increment_is_lost_or_foreign_while_namespaces_move() {
     let ground: &'static Ground = Box::leak(Box::new(Ground::start(options.moves > SHORT).await.unwrap()));
     let (formers, told) = late::channel();
     let late = LateWrites::start(&ground.world, told);
-    let history = History::follow(&ground.world, formers).await.unwrap();
+    let history = History::follow(ground, formers).await.unwrap();
     let owned = |name: &&str| history.is_settled(name, first_owner(name));
     eventually("all have an owner", || async { NAMESPACES.iter().all(owned) }).await;
     let mut operators = Vec::new();

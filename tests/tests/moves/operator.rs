@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use crate::crashes::HELD_UP_MOST;
 use crate::ground::{COUNTER, Ground, MARK, MEMBERS, NAMESPACES, member_of};
 use crate::judge::{Answer, Attempt, Author, told};
-use crate::slow::ADMITTED_FOR;
+use crate::slow::WAITS_MOST;
 
 /// Between two writes of one counter.
 const PACE: Duration = Duration::from_millis(250);
@@ -32,7 +32,7 @@ const STALE: Duration = Duration::from_secs(3);
 const GIVES_UP: Duration = Duration::from_secs(20);
 /// After an answer that says nothing: until the write cannot arrive any more.
 const REST: Duration = HELD_UP_MOST
-    .saturating_add(ADMITTED_FOR)
+    .saturating_add(WAITS_MOST)
     .saturating_add(Duration::from_secs(1));
 
 /// A write as the operator knows it.
