@@ -30,6 +30,8 @@ pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 pub(crate) const RETURN_GRACE: Duration = Duration::from_mins(1);
 /// Routers report every three seconds: one that has not for so long may be cut off, and goes on asking members.
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
+/// How long what a process has sent may still arrive at a member and be carried out, as routers count it too.
+const UNDER_WAY_FOR: Duration = Duration::from_mins(20);
 /// A router that was connected within this time may be asked by a client that has its position from another one.
 const READERS_WITHIN: Duration = Duration::from_hours(1);
 
@@ -52,6 +54,14 @@ pub(crate) struct RouterState {
     pub(crate) serves_policies: bool,
     /// What the router is told.
     pub(crate) subscription: Subscription,
+    /// Another one with each start of the router; empty: it is of a release that does not tell.
+    pub(crate) process: String,
+    /// It says that every write of earlier processes is answered.
+    pub(crate) earlier_answered: bool,
+    /// It serves nobody any more, and every write of it and of earlier processes is answered.
+    pub(crate) ended: bool,
+    /// Until then writes may be open of which it does not know, of another process of its name.
+    pub(crate) doubted_until: Option<Instant>,
     /// When one of its name left that had another memory.
     pub(crate) replaces: Option<Instant>,
     /// `None` while connected.
@@ -129,6 +139,10 @@ impl RouterState {
             locks: BTreeMap::new(),
             serves_policies: true,
             subscription: Subscription::Everything,
+            process: String::new(),
+            earlier_answered: false,
+            ended: false,
+            doubted_until: None,
             replaces: None,
             left: None,
             held,
@@ -142,6 +156,31 @@ impl RouterState {
             told_rules: None,
             rules: Arc::default(),
         }
+    }
+
+    /// Follows `earlier` of the same name. A new process that knows nothing of it, or that says that all of it is over, knows only of
+    /// the processes with its own state folder: there was one with another, or the folder is a copy of before.
+    fn follow(&mut self, earlier: &Self) {
+        // One that holds nothing is another program, or was told nothing yet.
+        self.replaces = if self.held.is_empty() {
+            earlier.left
+        } else {
+            earlier.replaces
+        };
+        // Until it says otherwise.
+        self.rules = earlier.rules.clone();
+        self.doubted_until = earlier.doubted_until;
+        let is_same = !self.process.is_empty() && self.process == earlier.process;
+        if !is_same && !earlier.ended && self.earlier_answered {
+            self.doubted_until = Some(Instant::now() + UNDER_WAY_FOR);
+        }
+    }
+
+    /// Whether no write of it to the pair is open, nor one of an earlier process of its name.
+    fn is_answered(&self, pair: &PairEpoch) -> bool {
+        let is_doubted = self.doubted_until.is_some_and(|until| Instant::now() < until);
+        let is_known = self.ended || self.left.is_none() && self.answered.contains(pair);
+        is_known && !is_doubted
     }
 
     /// Whether both may serve the same caller. Of which shard a Pod is a caller does not count: that changes.
@@ -241,14 +280,7 @@ impl Acks {
             if earlier.left.is_none() {
                 return false;
             }
-            // One that holds nothing is another program, or was told nothing yet.
-            state.replaces = if state.held.is_empty() {
-                earlier.left
-            } else {
-                earlier.replaces
-            };
-            // Until it says otherwise.
-            state.rules = earlier.rules.clone();
+            state.follow(earlier);
         }
         routers.insert(router.to_owned(), state);
         drop(routers);
@@ -381,8 +413,8 @@ impl Acks {
         shards.into_iter().filter(all).collect()
     }
 
-    /// Whether no write of `shard` to the pair is open, in any router that may have sent one. Of one that left, or that an
-    /// earlier hub knew, nobody knows.
+    /// Whether no write of `shard` to the pair is open, in any router that may have sent one. Of one that left and did not say that it
+    /// ends, or that an earlier hub knew, nobody knows.
     pub(crate) fn are_answered(&self, shard: &ShardName, pair: &PairEpoch) -> bool {
         if self
             .others_left
@@ -393,7 +425,7 @@ impl Acks {
         }
         let routers = self.routers.read();
         let mut serving = routers.values().filter(|state| state.may_serve(shard));
-        serving.all(|state| state.left.is_none() && state.answered.contains(pair))
+        serving.all(|state| state.is_answered(pair))
     }
 
     /// Whether some router has seen a view revision of this life of the ledger that is beyond the last one given: the ledger

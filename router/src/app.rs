@@ -12,7 +12,7 @@ use portolan_runtime::metrics::Registry;
 use portolan_runtime::program::{self, Drain};
 use portolan_runtime::telemetry::Keeper;
 use portolan_runtime::tls::{self, ALPN_HTTP, CaFile, ClientAuth, DEFAULT_RELOAD_PERIOD, IdentityStore, TrustStore};
-use portolan_runtime::{Readiness, Tasks, Telemetry};
+use portolan_runtime::{Chain, Readiness, Tasks, Telemetry};
 use portolan_wire::client::{CaNews, HubLink};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -23,6 +23,7 @@ use crate::args::Config;
 use crate::edge::metrics::RequestMetrics;
 use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
+use crate::resource::ended::EndedFile;
 use crate::resource::enroll::{Enroller, HubCa};
 use crate::resource::injected::InjectedFaults;
 use crate::resource::load::{Load, LoadMetrics};
@@ -102,6 +103,7 @@ struct Metrics {
 /// Takes the addresses, then starts everything. Clients run on `traffic`, all else on the caller's runtime.
 pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Telemetry) -> anyhow::Result<Bound> {
     make_folder(&config.hub.state_dir)?;
+    let earlier_answered = take_ended(&config.hub.state_dir);
     let listener = listen(config.bind, &traffic).with_context(|| format!("cannot bind {}", config.bind))?;
     let admin = AdminServer::bind(config.admin_bind).await?;
     let addresses = Addresses {
@@ -114,6 +116,9 @@ pub async fn build(config: Config, tasks: &Tasks, traffic: Handle, telemetry: Te
     parts.keeper = telemetry.keeper();
     register(&parts, &parts.registry);
     start_admin(admin, &parts, telemetry, tasks);
+    if earlier_answered {
+        parts.routing.writes.earlier_are_answered();
+    }
     start_hub(&parts, tasks)?;
     let prober = Prober::new(parts.routing.clone());
     tasks.spawn_service("look-at-members", async move {
@@ -334,6 +339,14 @@ fn listen(address: SocketAddr, traffic: &Handle) -> std::io::Result<TcpListener>
     listener.set_nonblocking(true)?;
     let _on_traffic = traffic.enter();
     TcpListener::from_std(listener)
+}
+
+/// Whether the state folder tells that no write of earlier processes is open. Where it cannot be asked nobody knows.
+fn take_ended(state_dir: &Path) -> bool {
+    EndedFile::in_folder(state_dir).take().unwrap_or_else(|error| {
+        tracing::warn!(error = %Chain(&error), "the end of earlier processes is not known");
+        false
+    })
 }
 
 fn make_folder(path: &Path) -> anyhow::Result<()> {

@@ -5,6 +5,7 @@ pub(crate) mod alone;
 pub(crate) mod breaker;
 pub(crate) mod bulkhead;
 pub(crate) mod catch_up;
+pub(crate) mod ended;
 pub(crate) mod enroll;
 pub(crate) mod fair;
 mod following;

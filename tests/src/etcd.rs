@@ -22,6 +22,8 @@ pub struct Change {
     pub key: String,
     /// The revision of the change, which is the resourceVersion of an object that was written.
     pub revision: u64,
+    /// There was no such key before.
+    pub is_new: bool,
     /// `None`: it was deleted.
     pub value: Option<Vec<u8>>,
 }
@@ -89,6 +91,7 @@ impl Changes {
             self.waiting.push_back(Change {
                 key: String::from_utf8(bytes_of(&kv["key"])?)?,
                 revision: number(&kv["mod_revision"])?,
+                is_new: kv["create_revision"] == kv["mod_revision"],
                 value,
             });
         }

@@ -3,6 +3,7 @@
 //! The fleet is started by `portolanctl dev up`, the command that users keep, with the programs that `make` built.
 
 pub mod accounts;
+pub mod balancer;
 pub mod canary;
 pub mod ctl;
 pub mod daemon;

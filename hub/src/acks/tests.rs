@@ -227,3 +227,62 @@ async fn what_a_router_said_of_rules_stands_until_it_speaks_on_its_next_stream()
     acks.policies_reported("r", 2, RuleReport::default());
     assert_eq!(known(), (true, RuleReport::default()));
 }
+
+/// A process of the router `a`, connected on its `epoch`th stream.
+fn process(epoch: u64, name: &str, holds: bool, earlier_answered: bool) -> RouterState {
+    let target = (Ref::Target("east".to_owned()), String::new());
+    let held = holds.then_some(target).into_iter().collect();
+    RouterState {
+        process: name.to_owned(),
+        earlier_answered,
+        answered: [("east".to_owned(), "ns-b".to_owned(), 1)].into(),
+        ..RouterState::new(epoch, held)
+    }
+}
+
+fn leaves(acks: &Acks, epoch: u64, ended: bool) {
+    acks.update("a", epoch, |state| {
+        (state.left, state.ended) = (Some(Instant::now()), ended);
+    });
+}
+
+fn are_answered(acks: &Acks) -> bool {
+    let shard = ShardName::new("ops", "a").unwrap();
+    acks.are_answered(&shard, &("east".to_owned(), "ns-b".to_owned(), 1))
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_ends_has_no_write_open_and_the_next_may_say_so_too() {
+    let acks = Acks::default();
+    acks.connected("a", process(1, "one", false, true));
+    assert!(are_answered(&acks), "there was none before it");
+    leaves(&acks, 1, false);
+    assert!(!are_answered(&acks), "it is cut off, and may go on");
+    acks.connected("a", process(2, "one", true, true));
+    assert!(are_answered(&acks), "it is the same process");
+    leaves(&acks, 2, true);
+    assert!(are_answered(&acks), "it sends nothing more");
+    acks.connected("a", process(3, "two", true, true));
+    assert!(are_answered(&acks));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_knows_nothing_of_the_process_before_is_not_believed_while_its_writes_may_be_under_way() {
+    for (what, holds) in [("a new folder", false), ("a folder from a backup", true)] {
+        let acks = Acks::default();
+        acks.connected("a", process(1, "one", true, false));
+        leaves(&acks, 1, false);
+        acks.connected("a", process(2, "two", holds, true));
+        assert!(!are_answered(&acks), "{what}");
+        leaves(&acks, 2, true);
+        acks.connected("a", process(3, "three", true, true));
+        assert!(!are_answered(&acks), "{what}: nor is the next");
+        tokio::time::advance(UNDER_WAY_FOR).await;
+        assert!(are_answered(&acks), "{what}");
+    }
+    let acks = Acks::default();
+    acks.connected("a", process(1, "one", true, false));
+    leaves(&acks, 1, false);
+    acks.connected("a", process(2, "two", true, false));
+    assert!(are_answered(&acks), "it says so of what it knows");
+}

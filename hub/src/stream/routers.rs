@@ -188,6 +188,8 @@ struct RouterSession {
     alone: Option<bool>,
     /// Its shares of limits that routers have together.
     shares: watch::Receiver<v1::Shares>,
+    /// It has said that it ends.
+    ended: bool,
 }
 
 impl RouterSession {
@@ -209,6 +211,8 @@ impl RouterSession {
         let state = RouterState {
             version: hello.version,
             reads_views: hello.capabilities.iter().any(|word| word == CURSOR_FORMAT_2),
+            process: hello.process.clone(),
+            earlier_answered: hello.earlier_answered,
             says_epochs: hello.capabilities.iter().any(|word| word == FENCE),
             hands_locks_over: hello.capabilities.iter().any(|word| word == LOCKS),
             serves_policies: hello.capabilities.iter().any(|word| word == POLICIES),
@@ -246,6 +250,7 @@ impl RouterSession {
             reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
             catches_up: None,
             alone: None,
+            ended: false,
         })
     }
 
@@ -267,6 +272,9 @@ impl RouterSession {
                 message = inbound.next() => match message {
                     Some(message) => {
                         self.hear(message?).await?;
+                        if self.ended {
+                            return Ok(());
+                        }
                         if idle != self.in_flight.is_none() {
                             // What was missed meanwhile, and what a refusal left undone.
                             worlds.mark_changed();

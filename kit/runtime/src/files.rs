@@ -52,6 +52,16 @@ pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, FileError> {
     fs::read(path).map_err(failed("read", path))
 }
 
+/// Removes a file, for good: a crash does not bring it back. False if there was none.
+pub fn remove(path: impl AsRef<Path>) -> Result<bool, FileError> {
+    let path = path.as_ref();
+    match fs::remove_file(path) {
+        Ok(()) => sync_folder(path).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed("remove", path)(error)),
+    }
+}
+
 /// Replaces `path` atomically with mode 0600.
 pub fn write_private(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<(), FileError> {
     replace(path.as_ref(), bytes.as_ref(), PRIVATE_MODE)

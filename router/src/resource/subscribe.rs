@@ -19,6 +19,7 @@ use portolan_runtime::{Backoff, ReadyHandle, Tasks};
 use portolan_wire::client::{CaNews, HubLink};
 use portolan_wire::protocol::Mismatch;
 use thiserror::Error;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::hub_state::HubState;
 pub(crate) use self::metrics::HubMetrics;
@@ -45,6 +46,11 @@ enum SessionError {
     Unsaved(String),
     #[error("the identity was renewed, or other CAs are trusted")]
     Renewed,
+    #[error("this router stops")]
+    Stopped {
+        /// The hub knows that every write is answered.
+        ended: bool,
+    },
 }
 
 impl SessionError {
@@ -106,22 +112,31 @@ impl Subscriber {
     /// Follows the hub until cancelled. Waits for an identity first.
     pub(crate) async fn run(mut self, tasks: Tasks) -> anyhow::Result<()> {
         let stop = tasks.token();
-        stop.run_until_cancelled(self.follow()).await;
+        let ended = self.follow(&stop).await;
         self.state.lost_hub();
         self.state.save_if_changed().await;
+        if ended {
+            self.state.leave_ended().await;
+        }
         Ok(())
     }
 
-    async fn follow(&mut self) {
+    /// Until it stops; true if the hub knows then that every write is answered.
+    async fn follow(&mut self, stop: &CancellationToken) -> bool {
         let mut backoff = Backoff::new(Duration::from_millis(200), MAX_WAIT);
         let mut identity = self.link.identity().subscribe();
         self.state.lost_hub();
         self.metrics.disconnected(self.state.heard());
         loop {
             // The sender lives in the link, so this cannot fail.
-            self.without_hub(async { drop(identity.wait_for(|generation| *generation > 0).await) })
-                .await;
-            let Err(error) = self.session().await;
+            let known = self.without_hub(async { drop(identity.wait_for(|generation| *generation > 0).await) });
+            if stop.run_until_cancelled(known).await.is_none() {
+                return false;
+            }
+            let Err(error) = self.session(stop).await;
+            if let SessionError::Stopped { ended } = error {
+                return ended;
+            }
             self.state.lost_hub();
             self.metrics.disconnected(self.state.heard());
             if matches!(error, SessionError::Renewed) {
@@ -135,7 +150,13 @@ impl Subscriber {
             }
             let serving = self.state.generation();
             tracing::warn!(hub = self.link.address(), %error, serving, "the hub's stream ended, serving the last state");
-            self.without_hub(backoff.sleep()).await;
+            if stop
+                .run_until_cancelled(self.without_hub(backoff.sleep()))
+                .await
+                .is_none()
+            {
+                return false;
+            }
         }
     }
 
@@ -151,12 +172,19 @@ impl Subscriber {
         }
     }
 
-    async fn session(&mut self) -> Result<Infallible, SessionError> {
-        let mut session = Session::open(&self.link, &self.state, self.news.clone()).await?;
+    async fn session(&mut self, stop: &CancellationToken) -> Result<Infallible, SessionError> {
+        let open = Session::open(&self.link, &self.state, self.news.clone());
+        let open = stop.run_until_cancelled(open).await;
+        let mut session = open.ok_or(SessionError::Stopped { ended: false })??;
         self.metrics.connected();
         tracing::info!(hub = self.link.address(), "connected to the hub");
         let carrier = self.reviews.carry();
-        let ended = session.run(&mut self.state, carrier, &self.metrics, &self.ready).await;
+        let run = session.run(&mut self.state, carrier, &self.metrics, &self.ready);
+        let ended = stop.run_until_cancelled(run).await;
+        let ended = match ended {
+            Some(ended) => ended,
+            None => Err(session.end(self.state.routing()).await),
+        };
         self.state.routing().alone.lost();
         ended
     }

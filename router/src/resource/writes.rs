@@ -2,8 +2,9 @@
 //! pair that is being released (`docs/semantics.md#handover`).
 //!
 //! Of a pair it is said that its writes are answered only where that is known of all of them. A write whose answer never came
-//! may still be carried out; and what an earlier process of this router's name has sent nobody can tell, so that of grants
-//! that there were when this one was told for the first time nothing is said.
+//! may still be carried out; and of what an earlier process of this router's name has sent nobody can tell, unless its state
+//! folder does (`ended`), so that of grants that there were when this one was told for the first time nothing is said. Both for
+//! as long as something may still be under way.
 //!
 //! Also which namespaces have no annotation, as their member said when it refused a write: they were made anew. Until the agent
 //! has annotated such a one its owner's writes say no epoch. They would be admitted whoever the owner is by then, so that they
@@ -31,6 +32,10 @@ const MAX_BARE: usize = 10_000;
 /// How long a write that said no epoch may be carried out after its answer was lost. No API server works longer on a request.
 const LOST_FOR: Duration = Duration::from_mins(1);
 
+/// How long what was sent may still arrive and be carried out, whatever became of who sent it: a quarter of an hour is the longest that
+/// systems go on sending what the other side does not take, and what arrives is worked on for a minute.
+const UNDER_WAY_FOR: Duration = Duration::from_mins(20);
+
 /// In place of the cluster, of writes of leader locks: no cluster has this name.
 const LOCKS: &str = "";
 
@@ -38,7 +43,7 @@ const LOCKS: &str = "";
 type Pair = (Arc<str>, Arc<str>);
 
 /// Open and lost writes of this process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Writes {
     // Sharded locks: each write takes one twice.
     pairs: DashMap<Pair, Open>,
@@ -53,6 +58,26 @@ pub(crate) struct Writes {
     bare: DashMap<Pair, (u64, Instant)>,
     /// The hub has told all that it knows on a stream that is open.
     hears_hub: AtomicBool,
+    /// When this process began.
+    began: Instant,
+    /// Every write that earlier processes have sent is answered.
+    earlier_answered: AtomicBool,
+}
+
+impl Default for Writes {
+    /// Of a process of which nobody knows what earlier ones have sent.
+    fn default() -> Self {
+        Self {
+            pairs: DashMap::default(),
+            inherited: Mutex::default(),
+            awaited: AtomicBool::default(),
+            over: Notify::default(),
+            bare: DashMap::default(),
+            hears_hub: AtomicBool::default(),
+            began: Instant::now(),
+            earlier_answered: AtomicBool::default(),
+        }
+    }
 }
 
 /// While it is held, a stream to the hub is open.
@@ -63,8 +88,8 @@ pub(crate) struct HubHeard(Arc<Writes>);
 #[derive(Debug, Default)]
 struct Open {
     count: usize,
-    /// The highest epoch of those whose outcome is not known.
-    lost: Option<u64>,
+    /// The highest epoch of those whose outcome is not known, and when the last one was lost.
+    lost: Option<(u64, Instant)>,
     /// When the last of those that said no epoch was lost. Its member admits it whatever the epoch is by then.
     lost_bare: Option<Instant>,
 }
@@ -118,6 +143,27 @@ impl Writes {
         }
     }
 
+    /// Every write that earlier processes have sent is answered. To be called before the hub is heard.
+    pub(crate) fn earlier_are_answered(&self) {
+        self.earlier_answered.store(true, Ordering::SeqCst);
+    }
+
+    /// What [`Self::earlier_are_answered`] has said, for the hub.
+    pub(crate) fn is_earlier_answered(&self) -> bool {
+        self.earlier_answered.load(Ordering::SeqCst)
+    }
+
+    /// Whether nothing that earlier processes have sent is under way.
+    fn is_earlier_over(&self) -> bool {
+        self.is_earlier_answered() || self.began.elapsed() >= UNDER_WAY_FOR
+    }
+
+    /// Whether nothing is under way that any process with this state folder has sent. Once nothing is sent any more it stays so.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_idle = |open: &Open| open.count == 0 && !open.has_lost(0);
+        self.is_earlier_over() && self.pairs.iter().all(|pair| is_idle(pair.value()))
+    }
+
     /// Pairs that are being released and of which no write is open. `None`: nothing can be said yet.
     pub(crate) fn answered(&self, snapshot: &Snapshot) -> Option<v1::WritesAnswered> {
         let inherited = self.inherited.lock();
@@ -136,7 +182,8 @@ impl Writes {
             let is_open = open.as_ref().is_some_and(|open| open.count > 0);
             let is_lost = open.is_some_and(|open| open.has_lost(epoch));
             awaited |= is_open;
-            if !is_open && !is_lost && inherited.get(&key) != Some(&epoch) {
+            let is_inherited = inherited.get(&key) == Some(&epoch) && !self.is_earlier_over();
+            if !is_open && !is_lost && !is_inherited {
                 answered.pairs.push(v1::PairEpoch {
                     cluster: cluster.to_string(),
                     namespace: namespace.to_string(),
@@ -197,7 +244,8 @@ impl Open {
     /// Whether a write may still be carried out that its member would admit in this epoch or before.
     fn has_lost(&self, epoch: u64) -> bool {
         let is_late = self.lost_bare.is_some_and(|since| since.elapsed() < LOST_FOR);
-        is_late || self.lost.is_some_and(|lost| lost >= epoch)
+        let may_arrive = |(lost, since): (u64, Instant)| lost >= epoch && since.elapsed() < UNDER_WAY_FOR;
+        is_late || self.lost.is_some_and(may_arrive)
     }
 }
 
@@ -223,7 +271,10 @@ impl Drop for Write {
         match self.epoch {
             _ if !self.left => {}
             None => open.lost_bare = Some(Instant::now()),
-            epoch => open.lost = open.lost.max(epoch),
+            Some(epoch) => {
+                let highest = open.lost.map_or(epoch, |(lost, _)| lost.max(epoch));
+                open.lost = Some((highest, Instant::now()));
+            }
         }
         let was_last = open.count == 0;
         if was_last && open.lost.is_none() && open.lost_bare.is_none() {

@@ -166,7 +166,7 @@ impl Handover {
         next.faults_left -= 1;
         match action {
             Action::Break(write) => break_off(next, write),
-            Action::RestartRouter(index) | Action::EndRouter(index) => {
+            Action::RestartRouter(index) | Action::StopRouter(index) | Action::EndRouter(index) => {
                 let open: Vec<_> = next.open_writes().map(|(write, _)| write).collect();
                 for write in open {
                     let awaited_by = next.writes[write].and_then(|write| write.awaited_by);
@@ -177,7 +177,7 @@ impl Handover {
                 let router = &mut next.routers[index];
                 router.ended = matches!(action, Action::EndRouter(_));
                 router.view = router.file;
-                router.knows_all = false;
+                router.knows_all = matches!(action, Action::StopRouter(_));
                 router.lost_one = false;
             }
             Action::RestartHub => {

@@ -49,6 +49,8 @@ pub enum Flaw {
     BrokenIsAnswered,
     /// A router that was started anew says that all is answered, of what it does not know.
     RestartedIsAnswered,
+    /// A router that ends says that all is answered, whatever is open.
+    EndsOverOpenWrites,
     /// The wait for writes that were admitted begins with the acknowledgements, before the fence is closed.
     WaitsFromTheAcks,
     /// The wait for writes that were admitted is measured by a clock that jumps.

@@ -54,6 +54,8 @@ pub enum Action {
     Break(usize),
     /// A router is started anew.
     RestartRouter(usize),
+    /// A router ends after its last answer, and is started anew knowing that.
+    StopRouter(usize),
     /// A router's Pod ends.
     EndRouter(usize),
     /// The hub is started anew.
@@ -253,6 +255,12 @@ impl Handover {
         for (index, router) in state.routers().iter().enumerate() {
             if !router.ended {
                 actions.extend([Action::RestartRouter(index), Action::EndRouter(index)]);
+            }
+            let mut awaited = state.open_writes().filter_map(|(_, write)| write.awaited_by);
+            let awaits = awaited.any(|waiting| usize::from(waiting) == index);
+            let is_over = router.knows_all && !router.lost_one && !awaits;
+            if !router.ended && (is_over || self.has(Flaw::EndsOverOpenWrites)) {
+                actions.push(Action::StopRouter(index));
             }
         }
         let awaited = state.open_writes().filter(|(_, write)| write.awaited_by.is_some());

@@ -138,7 +138,7 @@ fn larger_scopes_keep_all_laws() {
 }
 
 /// Each flaw, the scope that shows it, and the law that a search finds broken first.
-const FLAWS: [(Flaw, Scope, &str); 23] = [
+const FLAWS: [(Flaw, Scope, &str); 24] = [
     (Flaw::NoFence, ONE_MOVE, ADMITTED),
     (Flaw::NoProbe, ONE_MOVE, ADMITTED),
     (Flaw::ProbesOneServer, ONE_MOVE, ADMITTED),
@@ -151,6 +151,7 @@ const FLAWS: [(Flaw, Scope, &str); 23] = [
     (Flaw::GrantsOverOpenWrites, ONE_MOVE, COMMITTED),
     (Flaw::BrokenIsAnswered, ONE_MOVE, COMMITTED),
     (Flaw::RestartedIsAnswered, ONE_MOVE, COMMITTED),
+    (Flaw::EndsOverOpenWrites, ONE_MOVE, COMMITTED),
     (Flaw::WaitsFromTheAcks, ONE_MOVE, COMMITTED),
     (Flaw::WallClock, ONE_MOVE, COMMITTED),
     (Flaw::AnnotationOfAll, ONE_MOVE, ADMITTED),

@@ -1,20 +1,15 @@
 //! Writes of former owners of a namespace are refused, by every API server, before the hub is told so.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{Method, Request};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt as _};
-use portolan_runtime::Tasks;
 use portolan_testbed::eventually;
+use portolan_tests::balancer::Balancer;
 use portolan_wire::v1 as wire;
 use serde_json::{Value, json};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
 
 use crate::DAY;
 use crate::scene::{Scene, config};
@@ -47,51 +42,18 @@ async fn what_is_ordered_is_closed_for_every_other_epoch() {
     agent.drain.now().await.into_result().unwrap();
 }
 
-/// Spreads connections over API servers in turn, as what stands before several of them does.
-struct Balancer {
-    url: String,
-    /// All connections go to the first one.
-    first_alone: Arc<AtomicBool>,
-    _tasks: Tasks,
-}
-
-impl Balancer {
-    async fn before(targets: Vec<SocketAddr>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{}", listener.local_addr().unwrap());
-        let first_alone = Arc::new(AtomicBool::new(false));
-        let (alone, turn) = (first_alone.clone(), AtomicUsize::new(0));
-        let tasks = Tasks::new();
-        let connections = tasks.clone();
-        tasks.spawn("balancer", async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let turn = turn.fetch_add(1, Ordering::Relaxed) % targets.len();
-                let target = targets[if alone.load(Ordering::Relaxed) { 0 } else { turn }];
-                connections.spawn("balanced", async move {
-                    if let Ok(mut upstream) = TcpStream::connect(target).await {
-                        let _ = copy_bidirectional(&mut stream, &mut upstream).await;
-                    }
-                });
-            }
-        });
-        Self {
-            url,
-            first_alone,
-            _tasks: tasks,
-        }
-    }
-}
-
 #[tokio::test]
 async fn nothing_is_closed_before_every_api_server_has_refused() {
     let scene = Scene::start(config(&[("", "configmaps")]), DAY).await.unwrap();
     scene.namespace("moves").await.unwrap();
     let second = scene.member().another_apiserver("second").await.unwrap();
-    let first = scene.member().direct_url().replace("https://", "").parse().unwrap();
-    let balancer = Balancer::before(vec![first, second.address().into()]).await;
-    scene.reach_by(&balancer.url).await.unwrap();
+    let first = scene.member().direct_url().replace("https://", "");
+    let balancer = Balancer::start(vec![first, second.address().to_string()])
+        .await
+        .unwrap();
+    scene.reach_by(&format!("https://{}", balancer.address)).await.unwrap();
     // Its watches stand on the first one.
-    balancer.first_alone.store(true, Ordering::Relaxed);
+    balancer.first_alone(true);
     let agent = scene.joined_agent().await.unwrap();
     eventually("the inventory is told", || async {
         scene.hub.told.read(|told| told.namespaces.contains_key("moves"))
@@ -100,7 +62,7 @@ async fn nothing_is_closed_before_every_api_server_has_refused() {
 
     // One is seen as soon as the balancer lets it be; until then and while it stands still it may admit what it has.
     second.freeze().await.unwrap();
-    balancer.first_alone.store(false, Ordering::Relaxed);
+    balancer.first_alone(false);
     order(&scene, "moves", 4);
     stays_open(&scene, 4).await;
     second.thaw().unwrap();
@@ -108,13 +70,13 @@ async fn nothing_is_closed_before_every_api_server_has_refused() {
 
     // By now it is known that they can be told apart: how often the first one alone answers does not matter.
     second.freeze().await.unwrap();
-    balancer.first_alone.store(true, Ordering::Relaxed);
+    balancer.first_alone(true);
     order(&scene, "moves", 5);
     stays_open(&scene, 5).await;
     let message = state(&scene, "moves", 5).message;
     assert!(message.starts_with("1 of 2 API servers"), "{message}");
     second.thaw().unwrap();
-    balancer.first_alone.store(false, Ordering::Relaxed);
+    balancer.first_alone(false);
     closed(&scene, "moves", 5).await;
     agent.drain.now().await.into_result().unwrap();
 }

@@ -1,6 +1,6 @@
 //! What dies while namespaces move: routers, agents, members, and the hub. Each by SIGKILL, each comes back after a moment; one after
 //! the other, beside those of the other lane. In the short form what would make moves wait a minute only stands still: the
-//! hub, which waits for routers when it starts, and the routers, which cannot say of what was before them that it is answered. Writes
+//! hub, which waits for routers when it starts, and the routers, of whose lost writes nobody can say that they are over. Writes
 //! are held up on their way, too.
 
 use std::collections::BTreeMap;
@@ -21,13 +21,11 @@ use crate::ground::{Ground, MEMBERS};
 const AWAY: std::ops::Range<u64> = 200..3_000;
 /// Until the next crash.
 const PAUSE: std::ops::Range<u64> = 200..2_000;
-/// By how much writes are held up: more than the five seconds that a hub waits where members refuse nothing.
-const HELD_UP: std::ops::Range<u64> = 6_000..8_000;
 
 /// A hub that dies again within the minute for which it waits would never move anything.
 const HUB_LIVES: Duration = Duration::from_mins(3);
-/// Of everything that is held up.
-pub(crate) const HELD_UP_MOST: Duration = Duration::from_secs(8);
+/// For how long a write is held up at most: what is under way arrives when the way is good again.
+pub(crate) const HELD_UP_MOST: Duration = Duration::from_millis(AWAY.end);
 
 #[derive(Clone, Copy, Debug)]
 enum Crash {
@@ -69,7 +67,7 @@ impl Crash {
     }
 
     /// Returns when all is as it was.
-    async fn run(self, ground: &Ground, away: Duration, held_up: Duration) {
+    async fn run(self, ground: &Ground, away: Duration) {
         match self {
             Self::Router(number) => {
                 let mut router = ground.routers[number].lock().await;
@@ -97,7 +95,7 @@ impl Crash {
             }
             Self::Hub => hub(ground, away).await,
             Self::Late(member) => {
-                ground.ways[member].set(Fault::Delay(held_up));
+                ground.ways[member].set(Fault::Delay(HELD_UP_MOST));
                 sleep(away).await;
                 ground.ways[member].set(Fault::None);
             }
@@ -149,14 +147,14 @@ impl Crashes {
                 deck.shuffle(&mut rng);
             }
             let (crash, begun) = (deck.remove(0), Instant::now());
-            let [away, held_up] = [AWAY, HELD_UP].map(|range| Duration::from_millis(rng.random_range(range)));
+            let away = Duration::from_millis(rng.random_range(AWAY));
             if let (Crash::Hub, Some(_)) = (crash, &ground.hub) {
                 if hub_died.is_some_and(|died| died.elapsed() < HUB_LIVES) {
                     continue;
                 }
                 hub_died = Some(begun);
             }
-            crash.run(ground, away, held_up).await;
+            crash.run(ground, away).await;
             *crashes.counts.entry(crash.name()).or_default() += 1;
             crashes.times.push((begun, Instant::now()));
             sleep(Duration::from_millis(rng.random_range(PAUSE))).await;

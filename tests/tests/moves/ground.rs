@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use portolan_crds::{MemberCluster, ShardingConfig};
-use portolan_testbed::{Stage, eventually};
+use portolan_testbed::{Fault, Stage, eventually};
+use portolan_tests::balancer::Balancer;
 use portolan_tests::daemon::Daemon;
 use portolan_tests::routers;
 use portolan_tests::shard::federated;
@@ -15,7 +18,7 @@ use portolan_tests::world::{HUB, Plan, World};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::balancer::Balancer;
+use crate::slow::SlowAdmission;
 
 pub(crate) const SHARDS: [&str; 3] = ["red", "green", "blue"];
 pub(crate) const MEMBERS: [&str; 2] = ["east", "west"];
@@ -27,9 +30,13 @@ pub(crate) const NAMESPACES: [&str; 12] = [
 const HOMES: [[&str; 2]; 3] = [["h-re", "h-rw"], ["h-ge", "h-gw"], ["h-be", "h-bw"]];
 /// Name of the ConfigMap in which is counted.
 pub(crate) const COUNTER: &str = "counter";
+/// Begins the names of ConfigMaps that say who was there, each of one write.
+pub(crate) const MARK: &str = "mark-";
 const MAPS: &str = "/api/v1/configmaps";
 /// What the condition is called by which a shard says that members refuse late writes.
 const FENCED: &str = "HandoverFenced";
+/// How late the second router hears the hub, and the hub it: it writes on by what was before for that long.
+const HUB_IS_LATE: Duration = Duration::from_millis(500);
 /// Short, so that a member's absence and a drain are over soon.
 const ENV: [(&str, &str); 3] = [
     ("PORTOLAN_REQUEST_TIMEOUT", "12s"),
@@ -48,6 +55,9 @@ pub(crate) struct Ground {
     /// Of each shard's caller, through the balancer.
     pub(crate) kubeconfigs: BTreeMap<&'static str, PathBuf>,
     _balancer: Balancer,
+    /// Between the hub and the second router: what that acknowledges comes late.
+    hub_way: Stage,
+    pub(crate) slow: SlowAdmission,
     pub(crate) world: World,
 }
 
@@ -83,9 +93,11 @@ impl Ground {
             assert_eq!(door.post(&path, &counter).await?.status, 201);
         }
         let hub_address = routers::hub_of(&world)?;
+        let hub_way = Stage::before(port_of(&hub_address)?)?;
+        let by_way = format!("127.0.0.1:{}", hub_way.port());
         let routers = [
             world.fleet.take_over("router").await?,
-            routers::start(&world, "second", &hub_address, &ENV).await?,
+            routers::start(&world, "second", &by_way, &ENV).await?,
         ];
         let mut agents = BTreeMap::new();
         for member in MEMBERS {
@@ -115,6 +127,8 @@ impl Ground {
             ways: BTreeMap::new(),
             kubeconfigs,
             _balancer: balancer,
+            hub_way,
+            slow: SlowAdmission::start(&world).await?,
             world,
         };
         ground.quick_breakers().await?;
@@ -126,6 +140,7 @@ impl Ground {
         ground.fenced().await?;
         ground.ways().await?;
         ground.answers().await;
+        ground.hub_way.set(Fault::Delay(HUB_IS_LATE));
         Ok(ground)
     }
 
@@ -188,9 +203,7 @@ impl Ground {
     /// Routers go to members by a way of their own.
     async fn ways(&mut self) -> anyhow::Result<()> {
         for member in MEMBERS {
-            let url = self.world.cluster(member).direct_url();
-            let port = url.rsplit_once(':').unwrap().1.trim_end_matches('/').parse()?;
-            let way = Stage::before(port)?;
+            let way = Stage::before(port_of(&self.world.cluster(member).direct_url())?)?;
             let endpoints = json!({"spec": {"endpoints": [{"url": format!("https://127.0.0.1:{}", way.port())}]}});
             let patch = Patch::Merge(&endpoints);
             self.members()
@@ -202,6 +215,11 @@ impl Ground {
         }
         Ok(())
     }
+}
+
+fn port_of(address: &str) -> anyhow::Result<u16> {
+    let port = address.rsplit_once(':').context("an address has a port")?.1;
+    Ok(port.trim_end_matches('/').parse()?)
 }
 
 /// `clusters` of a shard if the moving namespaces have these owners.

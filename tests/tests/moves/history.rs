@@ -12,10 +12,12 @@ use portolan_crds::ledger::{Content, Pair, Record};
 use portolan_testbed::Cluster;
 use portolan_tests::etcd::{self, Changes};
 use portolan_tests::world::{HUB, World};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::ground::{COUNTER, MEMBERS, NAMESPACES, member_of};
+use crate::ground::{COUNTER, Ground, MARK, MEMBERS, NAMESPACES, member_of};
 use crate::judge::{Grant, Write};
+use crate::late::Former;
 
 const COUNTERS: &str = "/registry/configmaps/m-";
 const LEDGER: &str = "/registry/configmaps/portolan-system/portolan-ledger-";
@@ -29,9 +31,19 @@ pub(crate) struct Story {
     pub(crate) writes: Vec<Seen<Write>>,
     pub(crate) grants: Vec<Seen<Grant>>,
     /// By the ledger, now.
-    pub(crate) owner: Option<String>,
-    pub(crate) releasing: bool,
-    owner_count: u64,
+    owner: Option<Owner>,
+    releasing: bool,
+    /// Who was granted it last.
+    last: Option<Owner>,
+}
+
+/// A shard that has a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Owner {
+    shard: String,
+    epoch: u64,
+    /// The member takes nothing of earlier epochs.
+    fenced: bool,
 }
 
 /// A lock: three followers write, who moves namespaces reads.
@@ -46,7 +58,9 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub(crate) async fn follow(world: &'static World) -> anyhow::Result<Self> {
+    /// Tells of each owner that is over, if its member is to refuse what it still writes.
+    pub(crate) async fn follow(ground: &'static Ground, formers: mpsc::Sender<Former>) -> anyhow::Result<Self> {
+        let world = &ground.world;
         let stories = Stories::default();
         let read = Arc::new(Mutex::new(BTreeMap::new()));
         let mut followers = JoinSet::new();
@@ -55,7 +69,7 @@ impl History {
             followers.spawn(counters(member, changes, stories.clone(), read.clone()));
         }
         let changes = Changes::of(world.cluster(HUB), LEDGER).await?;
-        followers.spawn(ledger(world, changes, stories.clone()));
+        followers.spawn(ledger(ground, changes, stories.clone(), formers));
         Ok(Self {
             stories,
             read,
@@ -71,7 +85,7 @@ impl History {
     pub(crate) fn is_settled(&self, namespace: &str, shard: &str) -> bool {
         let stories = self.stories.lock();
         let story = stories.get(namespace);
-        story.is_some_and(|story| !story.releasing && story.owner.as_deref() == Some(shard))
+        story.is_some_and(|story| !story.releasing && story.owner.as_ref().is_some_and(|owner| owner.shard == shard))
     }
 
     /// Whether its owner has written since it was seen to be the owner.
@@ -111,7 +125,8 @@ async fn counters(
             .trim_start_matches("/registry/configmaps/")
             .split('/')
             .collect();
-        if let ([namespace, COUNTER], Some(value)) = (parts.as_slice(), &change.value)
+        if let ([namespace, name], Some(value)) = (parts.as_slice(), &change.value)
+            && (*name == COUNTER || name.starts_with(MARK) && change.is_new)
             && let Some(namespace) = NAMESPACES.into_iter().find(|name| name == namespace)
             && let Some(write) = write_of(value, change.revision).unwrap()
         {
@@ -129,7 +144,7 @@ fn write_of(value: &[u8], revision: u64) -> anyhow::Result<Option<Write>> {
         return Ok(None);
     };
     let (shard, number) = writer.split_once('/').context("a writer")?;
-    let count = data.get("count").context("a count")?.parse()?;
+    let count = data.get("count").map(|count| count.parse()).transpose()?;
     let author = (shard.to_owned(), number.parse()?);
     Ok(Some(Write {
         revision,
@@ -138,7 +153,7 @@ fn write_of(value: &[u8], revision: u64) -> anyhow::Result<Option<Write>> {
     }))
 }
 
-async fn ledger(world: &'static World, mut changes: Changes, stories: Stories) {
+async fn ledger(ground: &'static Ground, mut changes: Changes, stories: Stories, formers: mpsc::Sender<Former>) {
     loop {
         let change = changes.next().await.unwrap();
         let Some(value) = change.value else { continue };
@@ -148,12 +163,30 @@ async fn ledger(world: &'static World, mut changes: Changes, stories: Stories) {
             };
             let at = Instant::now();
             let granted = stories.lock().entry(namespace).or_default().becomes(&pair);
-            if let Some(shard) = granted {
-                let revision = revision(world.cluster(member_of(namespace))).await;
+            if pair.releasing {
+                ground.slow.releasing.lock().insert(namespace);
+            } else {
+                ground.slow.releasing.lock().remove(namespace);
+            }
+            if let Some((former, owner)) = granted {
+                let revision = revision(ground.world.cluster(member_of(namespace))).await;
+                let grant = Grant {
+                    shard: owner.shard.clone(),
+                    revision,
+                    fenced: owner.fenced,
+                };
+                if let Some(former) = former.filter(|former| owner.fenced && former.shard != owner.shard) {
+                    // Full or ended: there is enough of it.
+                    let _ = formers.try_send(Former {
+                        namespace,
+                        shard: former.shard,
+                        epoch: former.epoch,
+                    });
+                }
                 let mut stories = stories.lock();
                 let story = stories.entry(namespace).or_default();
-                story.owner = Some(shard.clone());
-                story.grants.push((at, Grant { shard, revision }));
+                story.owner = Some(owner);
+                story.grants.push((at, grant));
             }
         }
     }
@@ -167,16 +200,20 @@ impl Story {
         }
     }
 
-    /// The shard that has it from now on. It counts as the owner when it is known by which revision it was.
-    fn becomes(&mut self, pair: &Pair) -> Option<String> {
+    /// Who had it last, and the shard that has it from now on, which counts as the owner when it is known by which revision it was.
+    fn becomes(&mut self, pair: &Pair) -> Option<(Option<Owner>, Owner)> {
         self.releasing = pair.releasing;
-        let owner = pair.owner.as_ref().map(|owner| owner.name().to_owned());
-        let is_new = pair.owner_count != self.owner_count && owner.is_some();
-        self.owner_count = pair.owner_count;
-        if owner.is_none() {
+        let Some(shard) = &pair.owner else {
             self.owner = None;
-        }
-        owner.filter(|_| is_new)
+            return None;
+        };
+        let owner = Owner {
+            shard: shard.name().to_owned(),
+            epoch: pair.owner_count,
+            fenced: pair.fence.epoch == pair.owner_count,
+        };
+        let is_new = self.last.as_ref().is_none_or(|last| last.epoch != owner.epoch);
+        is_new.then(|| (self.last.replace(owner.clone()), owner))
     }
 }
 

@@ -20,13 +20,16 @@ pub(crate) struct Grant {
     pub(crate) shard: String,
     /// The member's revision when this was seen, which was after it was so.
     pub(crate) revision: u64,
+    /// The member refuses what is of an earlier grant.
+    pub(crate) fenced: bool,
 }
 
 /// One write, as the member has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) revision: u64,
-    pub(crate) count: u64,
+    /// `None`: of a mark.
+    pub(crate) count: Option<u64>,
     pub(crate) author: Author,
 }
 
@@ -126,16 +129,14 @@ fn miscounted(writes: &[Write], attempts: &BTreeMap<Author, Attempt>) -> Vec<Fin
     let mut before = 0;
     let mut wrong = Vec::new();
     for write in writes {
+        let Some(count) = write.count else { continue };
         let blind = attempts.get(&write.author).is_some_and(|attempt| attempt.blind);
-        if !blind && write.count != before + 1 {
+        if !blind && count != before + 1 {
             let (author, revision) = (told(&write.author), write.revision);
-            let what = format!(
-                "miscounted: revision {revision} of {author} makes {before} to {}",
-                write.count
-            );
+            let what = format!("miscounted: revision {revision} of {author} makes {before} to {count}");
             wrong.push((revision, what));
         }
-        before = write.count;
+        before = count;
     }
     wrong
 }
@@ -185,6 +186,7 @@ mod tests {
         let grant = |(shard, revision): &(&str, u64)| Grant {
             shard: (*shard).to_owned(),
             revision: *revision,
+            fenced: true,
         };
         all.iter().map(grant).collect()
     }
@@ -193,7 +195,7 @@ mod tests {
     fn writes(all: &[(&str, u64)]) -> (Vec<Write>, BTreeMap<Author, Attempt>) {
         let write = |(number, (shard, revision)): (u64, &(&str, u64))| Write {
             revision: *revision,
-            count: number,
+            count: Some(number),
             author: ((*shard).to_owned(), number),
         };
         let writes: Vec<_> = (1..).zip(all).map(write).collect();
@@ -245,9 +247,10 @@ mod tests {
         };
         let author = || ("a".to_owned(), 2);
         assert_eq!(judged(|_, _| ()), 0);
+        assert_eq!(judged(|writes, _| writes[1].count = None), 0, "a mark counts nothing");
         assert_eq!(judged(|writes, _| drop(writes.pop())), 1, "a lost one");
-        assert_eq!(judged(|writes, _| writes[1].count = 3), 1, "a jump");
-        assert_eq!(judged(|writes, _| writes[1].count = 1), 1, "an overwritten one");
+        assert_eq!(judged(|writes, _| writes[1].count = Some(3)), 1, "a jump");
+        assert_eq!(judged(|writes, _| writes[1].count = Some(1)), 1, "an overwritten one");
         let answer = |answer| Attempt { answer, blind: false };
         let mut all = BTreeMap::from([(author(), answer(Answer::Refused))]);
         let (writes, _) = writes(&[("a", 5), ("a", 6)]);

@@ -3,8 +3,11 @@
 //! member's etcd has, write by write, is held against whose the namespace was by the ledger and against what writers were answered.
 //!
 //! `make moves` moves a thousand times (`PORTOLAN_MOVES`), `make test` fifty times; `PORTOLAN_SEED` draws the same moves and crashes,
-//! `PORTOLAN_MOVES_LOG` names a file for the log of who wrote when. Writes are held up on their way
-//! for longer than the hub waits where members do not refuse late ones.
+//! `PORTOLAN_MOVES_LOG` names a file for the log of who wrote when.
+//!
+//! So that whoever grants too early is found out soon, each part of a handover has something that is late: one router hears the hub late
+//! (`ground`), members write some objects long after they admitted them (`slow`), and after each grant a write of the former owner arrives
+//! (`late`).
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -12,14 +15,14 @@
     reason = "also in functions that only tests call; what was measured is told"
 )]
 
-#[path = "../soak_clients/balancer.rs"]
-mod balancer;
 mod crashes;
 mod ground;
 mod history;
 mod judge;
+mod late;
 mod mover;
 mod operator;
+mod slow;
 mod told;
 
 use std::collections::BTreeMap;
@@ -28,10 +31,11 @@ use std::time::Instant;
 
 use portolan_testbed::eventually;
 
-use crate::crashes::{Crashes, HELD_UP_MOST};
+use crate::crashes::Crashes;
 use crate::ground::{Ground, NAMESPACES, SHARDS, first_owner};
 use crate::history::History;
-use crate::judge::{Ask, Attempt, Author, Grant, Write, judge};
+use crate::judge::{Answer, Ask, Attempt, Author, Grant, Write, judge};
+use crate::late::LateWrites;
 use crate::mover::{Asked, Mover};
 use crate::operator::{Line, Operator};
 use crate::told::{Log, Times};
@@ -67,12 +71,14 @@ async fn no_increment_is_lost_or_foreign_while_namespaces_move() {
     let options = Options::read();
     println!("PORTOLAN_SEED={}, {} moves", options.seed, options.moves);
     let ground: &'static Ground = Box::leak(Box::new(Ground::start(options.moves > SHORT).await.unwrap()));
-    let history = History::follow(&ground.world).await.unwrap();
+    let (formers, told) = late::channel();
+    let late = LateWrites::start(&ground.world, told);
+    let history = History::follow(ground, formers).await.unwrap();
     let owned = |name: &&str| history.is_settled(name, first_owner(name));
     eventually("all have an owner", || async { NAMESPACES.iter().all(owned) }).await;
     let mut operators = Vec::new();
     for shard in SHARDS {
-        let operator = Operator::start(shard, &ground.kubeconfigs[shard], HELD_UP_MOST).await;
+        let operator = Operator::start(shard, ground).await;
         operators.push(operator.unwrap());
     }
     in_use(&history).await;
@@ -86,6 +92,10 @@ async fn no_increment_is_lost_or_foreign_while_namespaces_move() {
         println!("writes of {shard:12} {:?}", operator.counts());
         lines.extend(operator.end().await);
     }
+    let late = late.end().await;
+    let refused = late.iter().filter(|line| line.attempt.answer == Answer::Refused);
+    println!("late writes            {} refused of {}", refused.count(), late.len());
+    lines.extend(late);
     eventually("all is read", || history.is_whole(&ground.world)).await;
     println!("crashes                {:?}", crashes.counts);
     let (wrong, log) = sentence(&history, &asks, &lines, begun);

@@ -1,7 +1,7 @@
 //! Moves namespaces from shard to shard, many at the same time, by edits of the ShardingConfigs as people make them: of the old owner
 //! and the new one, in either order. Sometimes it thinks better of one that is on its way. One by one: `portolanctl shards move`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use kube::Client;
@@ -27,8 +27,8 @@ const PAUSE: std::ops::Range<u64> = 100..700;
 const UNDER_WAY: usize = 9;
 /// Of one edit.
 const AT_A_TIME: std::ops::RangeInclusive<usize> = 1..=4;
-/// Of a hundred, so many of those that are on their way are wanted elsewhere at an edit.
-const ANEW: u32 = 3;
+/// Of so many moves one is thought better of while it is on its way.
+const THOUGHT_BETTER_OF: u32 = 6;
 
 /// What somebody wanted, and when that was written.
 #[derive(Clone, Debug)]
@@ -44,6 +44,8 @@ pub(crate) struct Mover<'a> {
     rng: StdRng,
     /// As the ShardingConfigs say it.
     wanted: BTreeMap<&'static str, &'static str>,
+    /// To be wanted elsewhere if they are still on their way at the next edit. Once: else a long move would never end.
+    doubtful: BTreeSet<&'static str>,
     pub(crate) asks: BTreeMap<&'static str, Vec<Asked>>,
     pub(crate) count: usize,
 }
@@ -56,6 +58,7 @@ impl<'a> Mover<'a> {
             hub: ground.world.cluster(HUB).client().await?,
             rng: StdRng::seed_from_u64(seed),
             wanted: NAMESPACES.into_iter().map(|name| (name, first_owner(name))).collect(),
+            doubtful: BTreeSet::new(),
             asks: BTreeMap::new(),
             count: 0,
         })
@@ -76,10 +79,17 @@ impl<'a> Mover<'a> {
     /// Namespaces with another owner than is wanted now.
     fn draw(&mut self, most: usize) -> Vec<(&'static str, &'static str)> {
         let under_way = self.under_way();
-        let anew = under_way.iter().copied().find(|_| self.rng.random_ratio(ANEW, 100));
+        let anew = under_way.iter().copied().find(|name| self.doubtful.remove(name));
         let room = UNDER_WAY.saturating_sub(under_way.len()).min(most);
         let idle = NAMESPACES.into_iter().filter(|name| !under_way.contains(name));
-        let names = idle.sample(&mut self.rng, room).into_iter().chain(anew).take(most);
+        let begun = idle.sample(&mut self.rng, room);
+        self.doubtful.retain(|name| under_way.contains(name));
+        for name in &begun {
+            if self.rng.random_ratio(1, THOUGHT_BETTER_OF) {
+                self.doubtful.insert(name);
+            }
+        }
+        let names = anew.into_iter().chain(begun).take(most);
         let drawn = names.map(|name| {
             let others = SHARDS.into_iter().filter(|shard| *shard != self.wanted[name]);
             (name, others.choose(&mut self.rng).unwrap())

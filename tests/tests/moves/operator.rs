@@ -1,5 +1,5 @@
 //! One replica of the operator: in each namespace that its watch of the merged view shows, it reads the counter and writes one more, by
-//! a patch without any condition. It does not stop at once when it loses a namespace, as controllers with a stale cache do not.
+//! a patch without any condition, and makes marks, which take their time. It does not stop at once when it loses a namespace, as controllers with a stale cache do not.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Client, Error};
@@ -18,8 +19,10 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::ground::{COUNTER, NAMESPACES};
-use crate::judge::{Answer, Attempt, Author};
+use crate::crashes::HELD_UP_MOST;
+use crate::ground::{COUNTER, Ground, MARK, MEMBERS, NAMESPACES, member_of};
+use crate::judge::{Answer, Attempt, Author, told};
+use crate::slow::WAITS_MOST;
 
 /// Between two writes of one counter.
 const PACE: Duration = Duration::from_millis(250);
@@ -27,6 +30,10 @@ const PACE: Duration = Duration::from_millis(250);
 const STALE: Duration = Duration::from_secs(3);
 /// Longer than a router lets a request last.
 const GIVES_UP: Duration = Duration::from_secs(20);
+/// After an answer that says nothing: until the write cannot arrive any more.
+const REST: Duration = HELD_UP_MOST
+    .saturating_add(WAITS_MOST)
+    .saturating_add(Duration::from_secs(1));
 
 /// A write as the operator knows it.
 #[derive(Debug)]
@@ -43,14 +50,14 @@ pub(crate) struct Line {
 struct Shared {
     shard: &'static str,
     clients: [Client; 2],
+    /// Of each member, past the router.
+    direct: BTreeMap<&'static str, Client>,
     watcher: Watcher,
     /// Numbers its writes.
     number: AtomicU64,
     /// A lock: workers add a line each.
     lines: Mutex<Vec<Line>>,
     stop: AtomicBool,
-    /// After an answer that says nothing: until the write cannot arrive any more.
-    rest: Duration,
 }
 
 /// Running until it is dropped, or ended.
@@ -60,22 +67,28 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    /// `held_up`: the longest time that a write may be under way without its writer knowing.
-    pub(crate) async fn start(shard: &'static str, kubeconfig: &Path, held_up: Duration) -> anyhow::Result<Self> {
+    pub(crate) async fn start(shard: &'static str, ground: &Ground) -> anyhow::Result<Self> {
+        let kubeconfig = &ground.kubeconfigs[shard];
+        let mut direct = BTreeMap::new();
+        for member in MEMBERS {
+            direct.insert(member, ground.world.cluster(member).client().await?);
+        }
         let watching = client(kubeconfig, true).await?;
         let shared = Arc::new(Shared {
             shard,
             // Of two connections each is to another router, as the balancer goes by turns.
             clients: [client(kubeconfig, false).await?, client(kubeconfig, false).await?],
+            direct,
             watcher: Watcher::start(Api::all(watching), watcher::Config::default()),
             number: AtomicU64::new(0),
             lines: Mutex::default(),
             stop: AtomicBool::new(false),
-            rest: held_up + Duration::from_secs(2),
         });
         let mut workers = JoinSet::new();
         for namespace in NAMESPACES {
-            workers.spawn(work(shared.clone(), namespace));
+            for does in [Does::Count, Does::Mark] {
+                workers.spawn(work(shared.clone(), namespace, does));
+            }
         }
         Ok(Self { shared, workers })
     }
@@ -112,10 +125,11 @@ async fn client(kubeconfig: &Path, retries: bool) -> anyhow::Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-async fn work(shared: Arc<Shared>, namespace: &'static str) {
+async fn work(shared: Arc<Shared>, namespace: &'static str, does: Does) {
     let mut worker = Worker {
         shared,
         namespace,
+        does,
         seen: None,
     };
     while !worker.shared.stop.load(Ordering::Relaxed) {
@@ -124,10 +138,20 @@ async fn work(shared: Arc<Shared>, namespace: &'static str) {
     }
 }
 
+/// What a worker writes.
+#[derive(Clone, Copy)]
+enum Does {
+    /// The next number of the counter.
+    Count,
+    /// A new object, which is admitted long before it is written.
+    Mark,
+}
+
 /// Of one namespace: one write at a time.
 struct Worker {
     shared: Arc<Shared>,
     namespace: &'static str,
+    does: Does,
     /// When the watch showed the counter last.
     seen: Option<Instant>,
 }
@@ -144,40 +168,69 @@ impl Worker {
         let number = self.shared.number.fetch_add(1, Ordering::Relaxed) + 1;
         let client = &self.shared.clients[usize::from(number.is_multiple_of(2))];
         let api = Api::<ConfigMap>::namespaced(client.clone(), self.namespace);
+        match self.does {
+            Does::Count => self.count(&api, number).await,
+            Does::Mark => self.mark(&api, number).await,
+        }
+    }
+
+    async fn count(&self, api: &Api<ConfigMap>, number: u64) {
         let read = match timeout(GIVES_UP, api.get(COUNTER)).await {
             Ok(Ok(counter)) => Some(count_of(&counter)),
             // Not its namespace: it tries all the same.
             Ok(Err(Error::Api(status))) if status.code == 403 => None,
             _ => return,
         };
-        self.write(&api, number, read).await;
+        let count = read.map_or(0, |count| count + 1);
+        let patch = json!({"data": {"count": count.to_string(), "writer": told(&self.author(number))}});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        self.write(number, read.is_none(), api.patch(COUNTER, &params, &patch))
+            .await;
     }
 
-    async fn write(&self, api: &Api<ConfigMap>, number: u64, read: Option<u64>) {
-        let author = (self.shared.shard.to_owned(), number);
-        let count = read.map_or(0, |count| count + 1);
-        let patch = json!({"data": {"count": count.to_string(), "writer": crate::judge::told(&author)}});
+    async fn mark(&self, api: &Api<ConfigMap>, number: u64) {
+        let name = format!("{MARK}{}-{number}", self.shared.shard);
+        let mark = ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                ..ObjectMeta::default()
+            },
+            data: Some([("writer".to_owned(), told(&self.author(number)))].into()),
+            ..ConfigMap::default()
+        };
+        let answer = self
+            .write(number, true, api.create(&PostParams::default(), &mark))
+            .await;
+        if answer == Answer::Taken {
+            let direct = self.shared.direct[member_of(self.namespace)].clone();
+            let marks = Api::<ConfigMap>::namespaced(direct, self.namespace);
+            // It has done its work; a member that is away just now keeps it.
+            let _ = timeout(GIVES_UP, marks.delete(&name, &DeleteParams::default())).await;
+        }
+    }
+
+    fn author(&self, number: u64) -> Author {
+        (self.shared.shard.to_owned(), number)
+    }
+
+    async fn write(&self, number: u64, blind: bool, sent: impl Future<Output = kube::Result<ConfigMap>>) -> Answer {
         let asked = Instant::now();
-        let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
-        let answered = timeout(GIVES_UP, api.patch(COUNTER, &params, &patch)).await;
-        let (answer, said) = match answered {
+        let (answer, said) = match timeout(GIVES_UP, sent).await {
             Ok(Ok(_)) => (Answer::Taken, String::new()),
             Ok(Err(error)) => (answer_of(&error), error.to_string()),
             Err(_) => (Answer::Unknown, "no answer".to_owned()),
         };
         self.shared.lines.lock().push(Line {
-            author,
+            author: self.author(number),
             namespace: self.namespace,
             asked,
-            attempt: Attempt {
-                answer,
-                blind: read.is_none(),
-            },
+            attempt: Attempt { answer, blind },
             said,
         });
         if answer == Answer::Unknown {
-            sleep(self.shared.rest).await;
+            sleep(REST).await;
         }
+        answer
     }
 }
 

@@ -14,40 +14,37 @@ use crate::operator::Line;
 const AROUND: usize = 8;
 
 /// From a request to its grant, of all moves that were granted.
+#[derive(Default)]
 pub(crate) struct Times {
-    calm: Vec<Duration>,
-    /// Something was away meanwhile.
-    disturbed: Vec<Duration>,
-    /// Nobody was granted them: they were taken back before.
+    /// Whether the member refuses what is of before, and whether something was away meanwhile.
+    granted: BTreeMap<(bool, bool), Vec<Duration>>,
+    /// Nobody was granted them, or who had it: they were taken back before.
     taken_back: usize,
 }
 
 impl Times {
     pub(crate) fn of(stories: &[(Story, Vec<Asked>)], crashes: &Crashes) -> Self {
-        let mut times = Self {
-            calm: Vec::new(),
-            disturbed: Vec::new(),
-            taken_back: 0,
-        };
+        let mut times = Self::default();
         for (story, asks) in stories {
             let mut grants = story.grants.iter().peekable();
+            let mut before = None;
             for (number, asked) in asks.iter().enumerate() {
                 let next = asks.get(number + 1).map(|next| next.at);
                 // The last of several that want the same is the one that is granted.
-                while grants.next_if(|(at, _)| *at < asked.at).is_some() {}
-                let mine = grants
-                    .peek()
-                    .filter(|(at, grant)| grant.shard == asked.ask.shard && next.is_none_or(|next| *at < next));
-                let Some((at, _)) = mine else {
+                while let Some((_, grant)) = grants.next_if(|(at, _)| *at < asked.at) {
+                    before = Some(&grant.shard);
+                }
+                let mine = grants.peek().filter(|(at, grant)| {
+                    let is_new = before != Some(&grant.shard);
+                    is_new && grant.shard == asked.ask.shard && next.is_none_or(|next| *at < next)
+                });
+                let Some((at, grant)) = mine else {
                     times.taken_back += 1;
                     continue;
                 };
                 let was_away = |(from, to): &(Instant, Instant)| *from < *at && asked.at < *to;
-                let of = if crashes.times.iter().any(was_away) {
-                    &mut times.disturbed
-                } else {
-                    &mut times.calm
-                };
+                let disturbed = crashes.times.iter().any(was_away);
+                let of = times.granted.entry((grant.fenced, disturbed)).or_default();
                 of.push(*at - asked.at);
             }
         }
@@ -55,11 +52,13 @@ impl Times {
     }
 
     pub(crate) fn print(&self) {
-        for (what, times) in [("in calm", &self.calm), ("under crashes", &self.disturbed)] {
+        for ((fenced, disturbed), times) in &self.granted {
+            let fenced = if *fenced { "fenced" } else { "unfenced" };
+            let when = if *disturbed { "under crashes" } else { "in calm" };
             let [half, most, all] = [50, 99, 100].map(|percent| percentile(times, percent));
+            let what = format!("{fenced}, {when}");
             println!(
-                "{:22} {} moves, p50 {half:.1?}, p99 {most:.1?}, longest {all:.1?}",
-                format!("to the grant {what}"),
+                "{what:22} {} moves, p50 {half:.1?}, p99 {most:.1?}, longest {all:.1?}",
                 times.len()
             );
         }
@@ -83,8 +82,10 @@ impl Log {
         let known: BTreeMap<&Author, &Line> = lines.iter().map(|line| (&line.author, line)).collect();
         let mut all = Vec::new();
         for (at, write) in &story.writes {
-            let (author, count) = (told(&write.author), write.count);
-            let mut text = format!("{} count {count} by {author}", since(*at));
+            let what = write
+                .count
+                .map_or("a mark".to_owned(), |count| format!("count {count}"));
+            let mut text = format!("{} {what} by {}", since(*at), told(&write.author));
             if let Some(line) = known.get(&write.author) {
                 let Attempt { answer, blind } = line.attempt;
                 let blind = if blind { ", blind" } else { "" };
@@ -93,7 +94,11 @@ impl Log {
             all.push((write.revision, text));
         }
         for (at, grant) in &story.grants {
-            all.push((grant.revision, format!("{} granted to {}", since(*at), grant.shard)));
+            let unfenced = if grant.fenced { "" } else { ", unfenced" };
+            all.push((
+                grant.revision,
+                format!("{} granted to {}{unfenced}", since(*at), grant.shard),
+            ));
         }
         for asked in asks {
             let text = format!("{} wanted for {}", since(asked.at), asked.ask.shard);

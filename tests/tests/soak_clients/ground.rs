@@ -9,6 +9,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use portolan_crds::MemberCluster;
 use portolan_testbed::eventually;
+use portolan_tests::balancer::Balancer;
 use portolan_tests::ctl;
 use portolan_tests::daemon::{Daemon, Launch};
 use portolan_tests::programs::argument;
@@ -17,7 +18,6 @@ use portolan_tests::world::{Plan, World};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::balancer::Balancer;
 use crate::ledger::Ledger;
 use crate::lines::Lines;
 use crate::meter::Meter;

@@ -15,7 +15,6 @@
 )]
 
 mod actions;
-mod balancer;
 mod causes;
 mod clients;
 mod ground;

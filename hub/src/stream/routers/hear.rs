@@ -69,6 +69,7 @@ impl RouterSession {
             Some(Said::Policies(report)) => self.hear_policies(report),
             Some(Said::WritesAnswered(answered)) => self.hear_answered(answered)?,
             Some(Said::Locks(report)) => self.hear_locks(report),
+            Some(Said::Ended(_)) => self.hear_end(),
             // Of a later release of this protocol.
             None => {}
         }
@@ -112,6 +113,13 @@ impl RouterSession {
         self.service
             .acks
             .update(&self.router, self.epoch, |state| state.locks = standing);
+    }
+
+    fn hear_end(&mut self) {
+        self.ended = true;
+        self.service
+            .acks
+            .update(&self.router, self.epoch, |state| state.ended = true);
     }
 
     fn hear_policies(&self, report: v1::PolicyReport) {

@@ -516,7 +516,7 @@ impl BucketAlgorithm {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterMessage {
-    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
 /// Nested message and enum types in `RouterMessage`.
@@ -543,6 +543,8 @@ pub mod router_message {
         WritesAnswered(super::WritesAnswered),
         #[prost(message, tag = "10")]
         Locks(super::LockReport),
+        #[prost(message, tag = "11")]
+        Ended(super::Ended),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -574,6 +576,14 @@ pub struct RouterHello {
     /// As in AgentHello.
     #[prost(string, tag = "9")]
     pub trusts: ::prost::alloc::string::String,
+    /// Another one with each start of the program.
+    #[prost(string, tag = "10")]
+    pub process: ::prost::alloc::string::String,
+    /// Every write is answered that earlier processes with this router's state folder have sent: there was none, or the last one has told
+    /// Ended. A hub that has heard of a process of its name since believes neither this nor WritesAnswered while such a write may be
+    /// under way.
+    #[prost(bool, tag = "11")]
+    pub earlier_answered: bool,
 }
 /// The name is
 /// - the cluster for Target, MemberIdentity and Coverage,
@@ -1134,12 +1144,16 @@ pub struct NamespaceGrant {
     pub fenced: bool,
 }
 /// Pairs that are being released and of which no write of this router is open: none whose outcome it does not know, be it that a
-/// connection broke or that an earlier process of its name sent it. Whole: replaces the last; none are known after a Hello.
+/// connection broke or that an earlier process with its state folder sent it. Whole: replaces the last; none are known after a Hello.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WritesAnswered {
     #[prost(message, repeated, tag = "1")]
     pub pairs: ::prost::alloc::vec::Vec<PairEpoch>,
 }
+/// The router serves nobody any more, and every write is answered that it and earlier processes with its state folder have sent. The
+/// hub closes the stream: it has heard.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Ended {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PairEpoch {
     #[prost(string, tag = "1")]

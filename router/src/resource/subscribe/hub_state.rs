@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::SessionError;
+use crate::resource::ended::EndedFile;
 use crate::resource::policies::{SharesFile, ToldShares};
 use crate::resource::routing::RoutingStore;
 use crate::resource::state::{Kept, StateError, StateFile};
@@ -48,6 +49,9 @@ pub(crate) struct HubState {
     away: Option<Away>,
     /// What tells of cursors of format 2 is passed over, as routers of before did.
     held_to_format_1: bool,
+    /// Another one with each start.
+    process: String,
+    ended: EndedFile,
 }
 
 /// A hub that is away.
@@ -74,6 +78,23 @@ impl HubState {
             failures: 0,
             away: None,
             held_to_format_1: false,
+            process: format!("{:016x}", rand::random::<u64>()),
+            ended: EndedFile::in_folder(state_dir),
+        }
+    }
+
+    /// For `RouterHello`.
+    pub(super) fn process(&self) -> String {
+        self.process.clone()
+    }
+
+    /// The hub knows that this process has sent its last write, and that all are answered: the next one with this folder may say so.
+    pub(super) async fn leave_ended(&self) {
+        let ended = self.ended.clone();
+        match tokio::task::spawn_blocking(move || ended.leave()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "an orderly end was not written down"),
+            Err(error) => tracing::warn!(%error, "the thread that writes down an orderly end ended"),
         }
     }
 

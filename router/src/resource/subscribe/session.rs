@@ -33,6 +33,8 @@ use crate::value::snapshot::build::Transaction;
 const OUTBOX: usize = 64;
 /// For a place in the outbox.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Until the hub has heard that this router ends; what is not heard by then is not said.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest time between two reports: a hub that hears none does not know until when members have answered this router.
 const REPORT_EVERY: Duration = Duration::from_secs(3);
 /// Transitions within this go out as one report.
@@ -78,6 +80,8 @@ impl Session {
             seen_view_revision,
             known: state.known(),
             trusts: link.trust().fingerprint(),
+            process: state.process(),
+            earlier_answered: state.routing().writes.is_earlier_answered(),
         };
         outbox
             .try_send(message(Out::Hello(hello)))
@@ -158,6 +162,22 @@ impl Session {
                 _ = self.trust.changed() => return Err(SessionError::Renewed),
             }
         }
+    }
+
+    /// This router serves nobody any more. If every write is answered the hub is told so, and has heard it once it closes the stream.
+    pub(super) async fn end(&mut self, routing: &RoutingStore) -> SessionError {
+        let heard = async {
+            self.send(Out::Ended(v1::Ended {})).await.ok()?;
+            loop {
+                match self.updates.message().await {
+                    Ok(None) => return Some(()),
+                    Ok(Some(_)) => {}
+                    Err(_) => return None,
+                }
+            }
+        };
+        let ended = routing.writes.is_over() && matches!(tokio::time::timeout(END_TIMEOUT, heard).await, Ok(Some(())));
+        SessionError::Stopped { ended }
     }
 
     /// Collects; `Some` at the end of a transaction.

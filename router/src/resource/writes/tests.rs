@@ -71,12 +71,15 @@ async fn a_pair_is_answered_once_its_last_write_is() {
     assert_eq!(writes.answered(&granted(2)).unwrap().pairs, []);
 }
 
-#[test]
-fn a_write_whose_outcome_is_not_known_is_never_answered() {
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_outcome_is_not_known_is_not_answered_while_it_may_be_under_way() {
     let writes = writes();
     drop(begun(&writes, 2));
+    tokio::time::advance(LOST_FOR).await;
     assert_eq!(is_answered(&writes, 2), Some(false));
     assert_eq!(is_answered(&writes, 3), Some(true), "it was of an earlier grant");
+    tokio::time::advance(UNDER_WAY_FOR).await;
+    assert_eq!(is_answered(&writes, 2), Some(true));
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,6 +110,42 @@ fn nothing_is_said_of_what_an_earlier_process_may_have_sent() {
     writes.inherit(&granted(3));
     assert_eq!(is_answered(&writes, 2), Some(false));
     assert_eq!(is_answered(&writes, 3), Some(true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_process_has_sent_is_over_in_time_or_if_its_folder_tells() {
+    let writes = Arc::new(Writes::default());
+    writes.inherit(&granted(2));
+    assert!(!writes.is_over());
+    tokio::time::advance(UNDER_WAY_FOR).await;
+    assert_eq!(is_answered(&writes, 2), Some(true));
+    assert!(writes.is_over());
+
+    let writes = Arc::new(Writes::default());
+    writes.earlier_are_answered();
+    writes.inherit(&granted(2));
+    assert_eq!(is_answered(&writes, 2), Some(true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_over_while_a_write_is_open_or_lost() {
+    let writes = Arc::new(Writes::default());
+    writes.earlier_are_answered();
+    assert!(writes.is_over());
+    let mut open = begun(&writes, 2);
+    assert!(!writes.is_over());
+    open.answered();
+    drop(open);
+    assert!(writes.is_over());
+    drop(begun(&writes, 2));
+    let mut bare = writes.begin(&"east".into(), "b", None);
+    bare.leaves();
+    drop(bare);
+    assert!(!writes.is_over());
+    tokio::time::advance(LOST_FOR).await;
+    assert!(!writes.is_over());
+    tokio::time::advance(UNDER_WAY_FOR).await;
+    assert!(writes.is_over());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,75 @@
+//! One address for several servers: each connection goes to the next that takes it, as a cloud's load balancer of TCP does it. It
+//! knows nothing of TLS or HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// A balancer that runs until it is dropped.
+#[derive(Debug)]
+pub struct Balancer {
+    /// Where it listens.
+    pub address: String,
+    first_alone: Arc<AtomicBool>,
+    _accepting: JoinSet<()>,
+}
+
+impl Balancer {
+    /// In front of these addresses.
+    pub async fn start(servers: Vec<String>) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("no port")?;
+        let address = listener.local_addr()?.to_string();
+        let first_alone = Arc::<AtomicBool>::default();
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, servers.into(), first_alone.clone()));
+        Ok(Self {
+            address,
+            first_alone,
+            _accepting: accepting,
+        })
+    }
+
+    /// Whether new connections go to the first server alone from now on.
+    pub fn first_alone(&self, alone: bool) {
+        self.first_alone.store(alone, Ordering::Relaxed);
+    }
+}
+
+async fn accept(listener: TcpListener, servers: Arc<[String]>, first_alone: Arc<AtomicBool>) {
+    let mut connections = JoinSet::new();
+    let mut turn = 0;
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => if let Ok((client, _)) = accepted {
+                turn += 1;
+                let order: Vec<_> = if first_alone.load(Ordering::Relaxed) {
+                    vec![0]
+                } else {
+                    (0..servers.len()).map(|step| (turn + step) % servers.len()).collect()
+                };
+                connections.spawn(pass(client, servers.clone(), order));
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// One that refuses is passed over. An end by either side ends both, by RST if it was one.
+async fn pass(mut client: TcpStream, servers: Arc<[String]>, order: Vec<usize>) {
+    let _ = client.set_nodelay(true);
+    for place in order {
+        let Ok(mut server) = TcpStream::connect(&servers[place]).await else {
+            continue;
+        };
+        let _ = server.set_nodelay(true);
+        if tokio::io::copy_bidirectional(&mut client, &mut server).await.is_err() {
+            let _ = client.set_zero_linger();
+            let _ = server.set_zero_linger();
+        }
+        return;
+    }
+    let _ = client.set_zero_linger();
+}
