@@ -18,6 +18,10 @@ use tokio::time::Instant;
 use crate::compile::{Ref, Released};
 use crate::facts::PairEpoch;
 
+mod held;
+
+pub(crate) use held::{Held, Names};
+
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
@@ -46,7 +50,7 @@ pub(crate) struct RouterState {
     pub(crate) replaces: Option<Instant>,
     /// `None` while connected.
     pub(crate) left: Option<Instant>,
-    pub(crate) held: BTreeMap<Ref, String>,
+    pub(crate) held: Held,
     /// Shards to which the transaction under way, or the last one that was not answered, grants namespaces.
     pub(crate) offered: BTreeSet<ShardName>,
     /// Refused version and reason, until a later version is taken.
@@ -55,7 +59,8 @@ pub(crate) struct RouterState {
     pub(crate) acked_run: u64,
     /// What the router had seen of the ledger when its stream began.
     pub(crate) seen: LedgerPosition,
-    pub(crate) reported: Reported,
+    /// Shared: statuses are made of copies.
+    pub(crate) reported: Arc<Reported>,
     /// When this stream began.
     pub(crate) came: Instant,
     /// When it reported last on this stream.
@@ -119,12 +124,12 @@ impl RouterState {
             subscription: Subscription::Everything,
             replaces: None,
             left: None,
-            held,
+            held: held.into(),
             offered: BTreeSet::new(),
             rejected: BTreeMap::new(),
             acked_run: 0,
             seen: LedgerPosition::default(),
-            reported: Reported::default(),
+            reported: Arc::default(),
             came: Instant::now(),
             heard: None,
             told_rules: None,
@@ -272,7 +277,7 @@ impl Acks {
         let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
         let changed = state.is_some_and(|state| {
             state.heard = Some(Instant::now());
-            let before = std::mem::replace(&mut state.reported, reported);
+            let before = std::mem::replace(&mut state.reported, reported.into());
             before.breakers != state.reported.breakers
                 || !before.other_leases.keys().eq(state.reported.other_leases.keys())
         });
