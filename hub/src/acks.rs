@@ -18,9 +18,11 @@ use tokio::time::Instant;
 use crate::compile::{Ref, Released};
 use crate::facts::PairEpoch;
 
+mod held;
 mod locks;
 mod moving;
 
+pub(crate) use held::{Held, Names};
 pub(crate) use locks::LockStanding;
 pub(crate) use moving::moving as moving_lock;
 
@@ -66,7 +68,7 @@ pub(crate) struct RouterState {
     pub(crate) replaces: Option<Instant>,
     /// `None` while connected.
     pub(crate) left: Option<Instant>,
-    pub(crate) held: BTreeMap<Ref, String>,
+    pub(crate) held: Held,
     /// Shards to which the transaction under way, or the last one that was not answered, grants namespaces.
     pub(crate) offered: BTreeSet<ShardName>,
     /// Refused version and reason, until a later version is taken.
@@ -75,7 +77,8 @@ pub(crate) struct RouterState {
     pub(crate) acked_run: u64,
     /// What the router had seen of the ledger when its stream began.
     pub(crate) seen: LedgerPosition,
-    pub(crate) reported: Reported,
+    /// Shared: statuses are made of copies.
+    pub(crate) reported: Arc<Reported>,
     /// When this stream began.
     pub(crate) came: Instant,
     /// When it reported last on this stream.
@@ -145,12 +148,12 @@ impl RouterState {
             doubted_until: None,
             replaces: None,
             left: None,
-            held,
+            held: held.into(),
             offered: BTreeSet::new(),
             rejected: BTreeMap::new(),
             acked_run: 0,
             seen: LedgerPosition::default(),
-            reported: Reported::default(),
+            reported: Arc::default(),
             came: Instant::now(),
             heard: None,
             told_rules: None,
@@ -316,7 +319,7 @@ impl Acks {
         let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
         let changed = state.is_some_and(|state| {
             state.heard = Some(Instant::now());
-            let before = std::mem::replace(&mut state.reported, reported);
+            let before = std::mem::replace(&mut state.reported, reported.into());
             before.breakers != state.reported.breakers
                 || !before.other_leases.keys().eq(state.reported.other_leases.keys())
         });

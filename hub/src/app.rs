@@ -288,6 +288,7 @@ impl Parts {
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
                 acks: self.acks.clone(),
+                offers: Arc::default(),
                 shares: self.shares.clone(),
                 access: AccessReviewer::new(self.client.clone()),
                 routers: enrolled,

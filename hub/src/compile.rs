@@ -34,14 +34,15 @@ mod shards;
 mod tests;
 mod wanted;
 
-pub(crate) use agent_config::selector_of_root;
+pub(crate) use agent_config::{AgentOrders, selector_of_root};
 use arbitrate::Given;
 pub(crate) use arbitrate::{Contested, Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use fence::hindrance;
-pub(crate) use ledger::{Entry, Ledger, Released};
+pub(crate) use ledger::{Entry, Holdings, Ledger, Released};
 pub(crate) use locks::{LockNews, place as lock_place};
 pub(crate) use policies::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, SharedLimit, Standing, Supply};
+use reference::Earlier;
 pub(crate) use reference::{Compiled, Ref};
 pub(crate) use roots::{Children, Generated};
 pub(crate) use scope::Scope;
@@ -94,7 +95,7 @@ pub(crate) struct World {
     pub(crate) policies: BTreeMap<PolicyName, PolicyReach>,
     /// Limits in force that routers have together, with the tokens that come to each in a second, in thousandths.
     pub(crate) shared_limits: BTreeMap<SharedLimit, Supply>,
-    pub(crate) agent_configs: BTreeMap<String, v1::AgentConfig>,
+    pub(crate) agent_configs: BTreeMap<String, AgentOrders>,
     /// What is of one router and no other, by its name: its tokens.
     pub(crate) credentials: BTreeMap<String, BTreeMap<Ref, Compiled>>,
 }
@@ -136,6 +137,16 @@ impl World {
             Some(v1::resource::Body::CallerView(view)) => Some(view),
             _ => None,
         }
+    }
+
+    /// What a shard has in each member, as routers are told.
+    pub(crate) fn owned_by(&self, shard: &ShardName) -> impl Iterator<Item = (&Ref, &Compiled)> {
+        let first = Ref::Ownership {
+            shard: shard.clone(),
+            cluster: String::new(),
+        };
+        let from = self.resources.range(first..);
+        from.take_while(move |(name, _)| name.owner() == Some(shard))
     }
 
     /// All that there is for the router of this name, in no order.
@@ -254,18 +265,26 @@ pub(crate) fn decide(
     }
 }
 
-/// What everybody must know of what was decided, by facts that may be later ones. `now`: which faults have ended.
-pub(crate) fn render(facts: &Facts, settings: &Settings, decided: Decided, now: Timestamp) -> World {
+/// What everybody must know of what was decided, by facts that may be later ones. `last`: the world before, which changes nothing
+/// but how much is shared with it. `now`: which faults have ended.
+pub(crate) fn render(
+    facts: &Facts,
+    settings: &Settings,
+    decided: Decided,
+    last: Option<&World>,
+    now: Timestamp,
+) -> World {
+    let earlier = Earlier(last);
     let mut world = World {
         state: decided.state,
         shards: decided.verdicts,
         ..World::default()
     };
-    members::render(&mut world, facts, settings);
-    shards::render(&mut world, settings);
+    members::render(&mut world, facts, settings, earlier);
+    shards::render(&mut world, settings, earlier);
     let mut holders = policies::render(&mut world, facts, now);
     callers::render(&mut world, facts, &mut holders);
-    world.agent_configs = agent_config::render(facts, settings, &world);
+    world.agent_configs = agent_config::render(facts, settings, &world, earlier);
     world
 }
 

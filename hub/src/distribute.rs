@@ -244,9 +244,11 @@ impl Distributor {
         let _entered = span.enter();
         let started = Instant::now();
         decided.state.run = run;
+        let last = self.worlds.borrow().as_ref().map(|last| last.world.clone());
+        let (settings, last) = (&self.settings, last.as_deref());
         let world = self
             .index
-            .read(|facts| render(facts, &self.settings, decided.clone(), Timestamp::now()));
+            .read(|facts| render(facts, settings, decided.clone(), last, Timestamp::now()));
         self.metrics
             .compiled(started.elapsed().as_secs_f64(), world.resources.len());
         span.record("resources", world.resources.len());

@@ -19,7 +19,7 @@ use self::policies::Common;
 use self::policy_events::PolicyEvents;
 use self::presence::Presences;
 use crate::acks::{Acks, RouterState};
-use crate::compile::{Standing, World};
+use crate::compile::{Holdings, Standing, World};
 use crate::distribute::Worlds;
 use crate::facts::Facts;
 use crate::index::Index;
@@ -48,6 +48,11 @@ mod shard;
 const SETTLE: Duration = Duration::from_millis(100);
 /// Time alone makes heartbeats too old and tokens expire.
 const TICK: Duration = Duration::from_secs(1);
+/// After a pass it rests for so many times as long as that took: of a large fleet a pass takes a good part of a second, and
+/// something changes all the time.
+const REST_FACTOR: u32 = 3;
+/// Objects that are looked at before agents and watches may write facts again.
+const AT_ONCE: usize = 32;
 /// Heartbeats, latencies and counts are written this often.
 const FIGURES_PERIOD: Duration = Duration::from_secs(10);
 /// No status of a policy is written more often: routers' rules open and close as often as callers like.
@@ -64,6 +69,8 @@ struct Sources<'a> {
     facts: &'a Facts,
     world: &'a World,
     routers: &'a Routers,
+    /// What each shard has in `world`.
+    holdings: &'a Holdings<'a>,
     now: Timestamp,
 }
 
@@ -115,6 +122,7 @@ impl StatusWriter {
     pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
         let (mut facts, mut acks) = (self.index.status_changes(), self.acks.changes());
         let mut rules = self.acks.rule_changes();
+        let mut rest = SETTLE;
         loop {
             tokio::select! {
                 _ = facts.changed() => {}
@@ -124,13 +132,15 @@ impl StatusWriter {
                 Ok(()) = self.withheld.changed() => {}
                 () = tokio::time::sleep(TICK) => {}
             }
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(rest).await;
             facts.mark_unchanged();
             acks.mark_unchanged();
             rules.mark_unchanged();
             worlds.mark_unchanged();
+            let begun = Instant::now();
             self.observe(&worlds, &metrics);
             let due = self.due(&worlds);
+            rest = SETTLE.max(begun.elapsed() * REST_FACTOR);
             self.write(due, &metrics).await;
         }
     }
@@ -162,14 +172,9 @@ impl StatusWriter {
             return Vec::new();
         };
         let routers = &self.acks.read(Clone::clone);
-        let index = self.index.clone();
-        let wanted = index.read(|facts| {
-            let sources = Sources {
-                facts,
-                world: &world,
-                routers,
-                now: Timestamp::now(),
-            };
+        let holdings = &world.state.ledger.holdings();
+        let (index, now) = (self.index.clone(), Timestamp::now());
+        let objects = index.read(|facts| {
             self.keep(facts);
             let enrolled: BTreeSet<_> = facts.routers.keys().collect();
             let presences =
@@ -178,19 +183,42 @@ impl StatusWriter {
                 presences(|router| router.heard.is_some()),
                 presences(|router| router.told_rules.is_some() || !router.serves_policies),
             );
-            let mut wanted = self.of_members(sources);
-            wanted.extend(of_shards(sources));
-            wanted.extend(of_routers(sources));
-            wanted.extend(self.of_policies(sources));
-            wanted
+            objects(facts)
         });
-        let due = wanted.into_iter().filter(|wanted| {
-            let written = self.written.get(&wanted.object);
-            let is_early = matches!(wanted.object, Object::Policy(_))
-                && written.is_some_and(|written| written.at.elapsed() < POLICY_PERIOD);
-            !is_early && !self.writer.rests(&wanted.object) && is_due(written, &wanted.status, &wanted.observed)
+        let mut due = Vec::new();
+        for some in objects.chunks(AT_ONCE) {
+            index.read(|facts| {
+                let sources = Sources {
+                    facts,
+                    world: &world,
+                    routers,
+                    holdings,
+                    now,
+                };
+                let wanted = some.iter().filter_map(|object| self.wanted(sources, object));
+                let wanted: Vec<_> = wanted.collect();
+                due.extend(wanted.into_iter().filter(|wanted| self.is_due(wanted)));
+            });
+        }
+        let policies = index.read(|facts| {
+            self.of_policies(Sources {
+                facts,
+                world: &world,
+                routers,
+                holdings,
+                now,
+            })
         });
+        due.extend(policies.into_iter().filter(|wanted| self.is_due(wanted)));
+        let due = due.into_iter();
         due.map(|wanted| (wanted.object, (wanted.uid, wanted.status))).collect()
+    }
+
+    fn is_due(&self, wanted: &Wanted) -> bool {
+        let written = self.written.get(&wanted.object);
+        let is_early = matches!(wanted.object, Object::Policy(_))
+            && written.is_some_and(|written| written.at.elapsed() < POLICY_PERIOD);
+        !is_early && !self.writer.rests(&wanted.object) && is_due(written, &wanted.status, &wanted.observed)
     }
 
     /// Forgets objects that are gone, and no others: of one that was just edited nothing can be said for a moment.
@@ -201,17 +229,34 @@ impl StatusWriter {
         self.policy_events.keep(|name| facts.policies.contains_key(name));
     }
 
-    fn of_members(&mut self, sources: Sources<'_>) -> Vec<Wanted> {
-        let members = sources.facts.members.iter().map(|(cluster, object)| {
-            self.events.found(cluster, &object.status.breakers);
-            Wanted {
-                object: Object::Member(cluster.clone()),
-                uid: object.uid.clone(),
-                status: Status::Member(Box::new(member::status(sources, cluster, object))),
-                observed: Status::Member(Box::new(object.status.clone())),
+    /// Of all but policies, which are looked at together. `None`: the object is gone, or nothing can be said of it for a moment.
+    fn wanted(&mut self, sources: Sources<'_>, object: &Object) -> Option<Wanted> {
+        let facts = sources.facts;
+        let (uid, status, observed) = match object {
+            Object::Member(cluster) => {
+                let known = facts.members.get(cluster)?;
+                self.events.found(cluster, &known.status.breakers);
+                let status = Status::Member(Box::new(member::status(sources, cluster, known)));
+                (&known.uid, status, Status::Member(Box::new(known.status.clone())))
             }
-        });
-        members.collect()
+            Object::Shard(name) => {
+                let known = facts.shards.get(name)?;
+                let status = Status::Shard(Box::new(shard::status(sources, name, known)?));
+                (&known.uid, status, Status::Shard(Box::new(known.status.clone())))
+            }
+            Object::Router(name) => {
+                let known = facts.routers.get(name)?;
+                let status = Status::Router(Box::new(router::status(sources, name, known)));
+                (&known.uid, status, Status::Router(Box::new(known.status.clone())))
+            }
+            Object::Policy(_) => return None,
+        };
+        Some(Wanted {
+            object: object.clone(),
+            uid: uid.clone(),
+            status,
+            observed,
+        })
     }
 
     fn of_policies(&mut self, sources: Sources<'_>) -> Vec<Wanted> {
@@ -268,26 +313,12 @@ struct Wanted {
     observed: Status,
 }
 
-fn of_shards(sources: Sources<'_>) -> impl Iterator<Item = Wanted> {
-    sources.facts.shards.iter().filter_map(move |(name, object)| {
-        let status = shard::status(sources, name, object)?;
-        Some(Wanted {
-            object: Object::Shard(name.clone()),
-            uid: object.uid.clone(),
-            status: Status::Shard(Box::new(status)),
-            observed: Status::Shard(Box::new(object.status.clone())),
-        })
-    })
-}
-
-fn of_routers(sources: Sources<'_>) -> impl Iterator<Item = Wanted> {
-    let routers = sources.facts.routers.iter();
-    routers.map(move |(name, object)| Wanted {
-        object: Object::Router(name.clone()),
-        uid: object.uid.clone(),
-        status: Status::Router(Box::new(router::status(sources, name, object))),
-        observed: Status::Router(Box::new(object.status.clone())),
-    })
+/// All but policies.
+fn objects(facts: &Facts) -> Vec<Object> {
+    let members = facts.members.keys().cloned().map(Object::Member);
+    let shards = facts.shards.keys().cloned().map(Object::Shard);
+    let routers = facts.routers.keys().cloned().map(Object::Router);
+    members.chain(shards).chain(routers).collect()
 }
 
 /// Rules that refuse all, in connected routers.

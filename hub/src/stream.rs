@@ -14,6 +14,7 @@ use tonic::Status;
 
 mod agents;
 mod breakers;
+mod offers;
 mod policies;
 mod reviews;
 mod routers;

@@ -169,6 +169,7 @@ impl TestHub {
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
                 acks: self.acks.clone(),
+                offers: Arc::default(),
                 shares: self.shares.clone(),
                 access: AccessReviewer::new(client.clone()),
                 routers,

@@ -163,7 +163,7 @@ fn jwk_of(cluster: &str) -> Jwk {
 }
 
 /// What the member's agent shows of its key on the stream of this nonce.
-fn proof_of(cluster: &str, nonce: &str) -> v1::SigningKeys {
+pub fn proof_of(cluster: &str, nonce: &str) -> v1::SigningKeys {
     let header = Header {
         kid: Some(cluster.to_owned()),
         ..Header::new(Algorithm::ES256)

@@ -1,34 +1,82 @@
 //! What each agent must label, which Pods it must report, and which routers it must give a token.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_crds::{GroupResource, Selector, ShardName};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
-use super::callers::{caller_selector, runs_in};
+use super::callers::{caller_selector, homes};
+use super::reference::Earlier;
 use super::roots::roots;
 use super::{Accepted, Ref, Scope, World, fence};
 use crate::facts::Facts;
 use crate::settings::Settings;
 
+/// What one agent is told. The routers are mostly the same for all members, and many: they are shared until it is sent.
+#[derive(Debug, Clone)]
+pub(crate) struct AgentOrders {
+    /// All but the routers.
+    rest: v1::AgentConfig,
+    routers: Arc<v1::Routers>,
+}
+
+impl PartialEq for AgentOrders {
+    fn eq(&self, other: &Self) -> bool {
+        let same = || Arc::ptr_eq(&self.routers, &other.routers) || self.routers == other.routers;
+        self.rest == other.rest && same()
+    }
+}
+
+impl AgentOrders {
+    pub(crate) fn to_wire(&self) -> v1::AgentConfig {
+        v1::AgentConfig {
+            routers: Some(v1::Routers::clone(&self.routers)),
+            ..self.rest.clone()
+        }
+    }
+
+    /// Those that are to have a token of the member.
+    pub(crate) fn routers(&self) -> &[v1::RouterRef] {
+        &self.routers.routers
+    }
+
+    pub(super) fn shared_routers(&self) -> &Arc<v1::Routers> {
+        &self.routers
+    }
+
+    #[cfg(test)]
+    pub(crate) fn rest(&self) -> &v1::AgentConfig {
+        &self.rest
+    }
+}
+
 /// One configuration for each accepted member.
-pub(super) fn render(facts: &Facts, settings: &Settings, world: &World) -> BTreeMap<String, v1::AgentConfig> {
+pub(super) fn render(
+    facts: &Facts,
+    settings: &Settings,
+    world: &World,
+    earlier: Earlier<'_>,
+) -> BTreeMap<String, AgentOrders> {
     let accepted = &world.state.accepted;
     let routers = scopes(facts, world);
+    let mut acting = BTreeMap::new();
     let kinds: Vec<_> = kinds(settings, accepted).into_iter().map(v1::KindRef::from).collect();
+    let callers = Callers::of(facts, world);
     let members = facts.members.iter().filter(|(_, member)| member.accept);
     members
         .map(|(cluster, _)| {
-            let config = v1::AgentConfig {
+            let rest = v1::AgentConfig {
                 label_prefix: settings.keys.prefix().to_owned(),
                 bucketing: Some(settings.bucketing.into()),
                 labelled_kinds: kinds.clone(),
-                caller_selectors: selectors(cluster, facts, world),
-                routers: Some(who_acts_in(cluster, &routers)),
+                caller_selectors: callers.selectors(cluster),
+                routers: None,
                 fences: fence::orders(facts, &world.state.ledger, cluster),
             };
-            (cluster.clone(), config)
+            let routers = who_acts_in(cluster, &routers, &mut acting, earlier);
+            (cluster.clone(), AgentOrders { rest, routers })
         })
         .collect()
 }
@@ -54,13 +102,22 @@ fn scopes<'a>(facts: &'a Facts, world: &World) -> Vec<(Scope, Vec<v1::RouterRef>
         .collect()
 }
 
-/// The routers that are given this member's token.
-fn who_acts_in(cluster: &str, scopes: &[(Scope, Vec<v1::RouterRef>)]) -> v1::Routers {
+/// The routers that are given this member's token. `known`: by the scopes that see it, as made for members before.
+fn who_acts_in(
+    cluster: &str,
+    scopes: &[(Scope, Vec<v1::RouterRef>)],
+    known: &mut BTreeMap<Vec<bool>, Arc<v1::Routers>>,
+    earlier: Earlier<'_>,
+) -> Arc<v1::Routers> {
     let token = Ref::gateway_credential(cluster);
-    let told = scopes.iter().filter(|(scope, _)| scope.sees(&token));
-    let mut routers: Vec<_> = told.flat_map(|(_, routers)| routers.iter().cloned()).collect();
-    routers.sort_by(|a, b| a.name.cmp(&b.name));
-    v1::Routers { routers }
+    let told: Vec<_> = scopes.iter().map(|(scope, _)| scope.sees(&token)).collect();
+    let make = || {
+        let seeing = scopes.iter().zip(&told).filter(|(_, sees)| **sees);
+        let mut routers: Vec<_> = seeing.flat_map(|((_, routers), _)| routers.iter().cloned()).collect();
+        routers.sort_by(|a, b| a.name.cmp(&b.name));
+        earlier.routers(cluster, v1::Routers { routers })
+    };
+    known.entry(told.clone()).or_insert_with(make).clone()
 }
 
 /// The configured kinds and those that limits in force name, without repetition.
@@ -71,26 +128,59 @@ fn kinds(settings: &Settings, accepted: &BTreeMap<ShardName, Accepted>) -> BTree
     settings.label_kinds.iter().cloned().chain(whole).collect()
 }
 
-fn selectors(cluster: &str, facts: &Facts, world: &World) -> Vec<v1::CallerSelector> {
-    let accepted = &world.state.accepted;
-    let roots = roots(facts);
-    let is_told = |name: &ShardName| {
-        let root = roots.get(name).and_then(|root| Some((*root, accepted.get(*root)?)));
-        root.is_some_and(|(root, of_root)| tells_of_all(cluster, facts, root, of_root))
-    };
-    let here = accepted.iter().filter(|(_, accepted)| runs_in(accepted, cluster));
-    let selectors = here.filter_map(|(name, accepted)| {
-        let selector = match accepted.spec.active_root() {
-            Some(_) => selector_of_root(accepted),
-            None => caller_selector(accepted).filter(|_| !is_told(name)),
+/// The shards in force by where their callers run.
+struct Callers<'a> {
+    facts: &'a Facts,
+    world: &'a World,
+    roots: BTreeMap<&'a ShardName, &'a ShardName>,
+    anywhere: Vec<&'a ShardName>,
+    in_cluster: BTreeMap<&'a str, Vec<&'a ShardName>>,
+}
+
+impl<'a> Callers<'a> {
+    fn of(facts: &'a Facts, world: &'a World) -> Self {
+        let mut callers = Self {
+            facts,
+            world,
+            roots: roots(facts),
+            anywhere: Vec::new(),
+            in_cluster: BTreeMap::new(),
         };
-        Some((name.namespace().to_owned(), selector?.to_string()))
-    });
-    let unique: BTreeSet<_> = selectors.collect();
-    unique
-        .into_iter()
-        .map(|(namespace, selector)| v1::CallerSelector { namespace, selector })
-        .collect()
+        for (name, accepted) in &world.state.accepted {
+            match homes(accepted) {
+                None => callers.anywhere.push(name),
+                Some(clusters) => {
+                    for cluster in clusters {
+                        callers.in_cluster.entry(cluster).or_default().push(name);
+                    }
+                }
+            }
+        }
+        callers
+    }
+
+    fn selectors(&self, cluster: &str) -> Vec<v1::CallerSelector> {
+        let accepted = &self.world.state.accepted;
+        let is_told = |name: &ShardName| {
+            let root = self.roots.get(name);
+            let root = root.and_then(|root| Some((*root, accepted.get(*root)?)));
+            root.is_some_and(|(root, of_root)| tells_of_all(cluster, self.facts, root, of_root))
+        };
+        let here = self.in_cluster.get(cluster).into_iter().flatten();
+        let selectors = here.chain(&self.anywhere).filter_map(|name| {
+            let accepted = accepted.get(*name)?;
+            let selector = match accepted.spec.active_root() {
+                Some(_) => selector_of_root(accepted),
+                None => caller_selector(accepted).filter(|_| !is_told(name)),
+            };
+            Some((name.namespace().to_owned(), selector?.to_string()))
+        });
+        let unique: BTreeSet<_> = selectors.collect();
+        unique
+            .into_iter()
+            .map(|(namespace, selector)| v1::CallerSelector { namespace, selector })
+            .collect()
+    }
 }
 
 /// Which Pods a root's children choose theirs of, and perhaps some that are nobody's; `None`: it does not say.

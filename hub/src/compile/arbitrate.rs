@@ -39,8 +39,8 @@ pub(crate) struct Verdict {
     pub(crate) generation: i64,
     /// Why the present generation is not in force.
     pub(crate) refusal: Option<Refusal>,
-    /// What the spec in force asks for.
-    pub(crate) wanted: Wanted,
+    /// What the spec in force asks for. Shared by worlds and drafts.
+    pub(crate) wanted: Arc<Wanted>,
     /// Pairs that the present spec asks for and that another shard has and goes on wanting.
     pub(crate) conflicts: Vec<Contested>,
     /// Pairs that the spec in force asks for and that their owner is letting go of.
@@ -236,12 +236,18 @@ impl<'a> Pass<'a> {
             self.outcome.verdicts.insert(name.clone(), verdict);
             return;
         }
+        // What it waits for, if what its present spec asks for was looked through already.
+        let mut awaited = None;
         let decided = match &draft.present {
             Ok((spec, wanted)) => {
                 let refused = self.refused.get(name);
                 verdict.conflicts = match refused {
                     Some(conflicts) => conflicts.clone(),
-                    None => self.contested(name, wanted).0,
+                    None => {
+                        let (conflicts, moving) = self.contested(name, wanted);
+                        awaited = Some((Arc::as_ptr(wanted), moving));
+                        conflicts
+                    }
                 };
                 let judged = draft.settled || draft.kin.root().is_some();
                 if judged || verdict.conflicts.is_empty() {
@@ -266,11 +272,14 @@ impl<'a> Pass<'a> {
         };
         if let Some((accepted, wanted)) = in_force {
             if accepted.spec.root.is_some() {
-                verdict.wanted = wanted.without_members();
+                verdict.wanted = wanted.without_members().into();
                 self.reserve(name, wanted);
             } else {
-                verdict.awaited = self.claim(name, wanted);
-                verdict.wanted = wanted.clone();
+                let awaited = awaited.filter(|(of, _)| *of == Arc::as_ptr(wanted));
+                let awaited = awaited.map(|(_, moving)| moving);
+                verdict.awaited = awaited.unwrap_or_else(|| self.contested(name, wanted).1);
+                self.claim(name, wanted);
+                verdict.wanted.clone_from(wanted);
             }
             self.outcome.accepted.insert(name.clone(), accepted);
         }
@@ -350,24 +359,31 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Claims what nobody else has and queues for what is being let go of, which is returned.
-    fn claim(&mut self, name: &'a ShardName, wanted: &'a Wanted) -> Vec<Contested> {
-        let (_, awaited) = self.contested(name, wanted);
-        for pair in wanted.pairs() {
-            match self.before(name, pair) {
-                None => {
-                    let claims = self.outcome.claims.entry(pair.0.to_owned()).or_default();
-                    claims.insert(pair.1.to_owned(), name.clone());
-                }
-                Some(Holder::Unknown) => {}
-                Some(holder) => {
-                    if !self.is_kept(name, pair, holder) {
-                        self.queue.entry(pair).or_insert(name);
+    /// Claims what nobody else has and queues for what is being let go of.
+    fn claim(&mut self, name: &'a ShardName, wanted: &'a Wanted) {
+        for member in &wanted.members {
+            let cluster = member.cluster.as_str();
+            let mut claimed = Vec::with_capacity(member.namespaces.len());
+            for namespace in &member.namespaces {
+                let pair = (cluster, namespace.as_str());
+                match self.before(name, pair) {
+                    None => claimed.push((namespace.clone(), name.clone())),
+                    Some(Holder::Unknown) => {}
+                    Some(holder) => {
+                        if !self.is_kept(name, pair, holder) {
+                            self.queue.entry(pair).or_insert(name);
+                        }
                     }
                 }
             }
+            if !claimed.is_empty() {
+                self.outcome
+                    .claims
+                    .entry(cluster.to_owned())
+                    .or_default()
+                    .extend(claimed);
+            }
         }
-        awaited
     }
 }
 

@@ -126,10 +126,15 @@ fn shards_of(world: &World, cluster: &str, caller: &v1::CallerFact) -> Vec<Shard
     shards.map(|(name, _)| name.clone()).collect()
 }
 
-/// Whether the shard's operator may run in `cluster`. An original manifest does not say where.
+/// Whether the shard's operator may run in `cluster`.
 pub(super) fn runs_in(accepted: &Accepted, cluster: &str) -> bool {
+    homes(accepted).is_none_or(|homes| homes.iter().any(|name| name == cluster))
+}
+
+/// Where the shard's operator may run. `None`: an original manifest does not say where.
+pub(super) fn homes(accepted: &Accepted) -> Option<&[String]> {
     let clusters = &accepted.spec.caller_clusters;
-    clusters.is_empty() || clusters.iter().any(|name| name == cluster)
+    (!clusters.is_empty()).then_some(clusters)
 }
 
 /// Which Pods are callers; `None` for a spec without selector, which has none, and for a root: its children have them.

@@ -15,8 +15,10 @@ use crate::facts::{Facts, PairEpoch};
 
 mod departures;
 mod durable;
+mod holdings;
 
 use departures::Departures;
+pub(crate) use holdings::Holdings;
 
 /// Claims of one run: cluster → namespace → shard.
 pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;

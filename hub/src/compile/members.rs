@@ -9,6 +9,7 @@ use portolan_crds::{GroupResource, HandState, HeldBreaker, MemberClusterSpec, Tr
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
+use super::reference::Earlier;
 use super::{Compiled, Ledger, Ref, World};
 use crate::facts::{AgentReport, Facts, MemberObject, Namespace, Pin, Token, coverage_for_routers};
 use crate::jwks;
@@ -18,7 +19,7 @@ use crate::settings::Settings;
 const MOST_UNCONFIRMED: usize = 100;
 
 /// Adds what routers must know of each joined member, and says what of which members is not known yet.
-pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
+pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings, earlier: Earlier<'_>) {
     let shared = shared_keys(facts);
     for cluster in facts.members.keys() {
         let Some((member, pin)) = facts.joined(cluster) else {
@@ -30,20 +31,24 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings) {
             continue;
         };
         let agent = facts.agents.get(cluster);
-        let identity = identity(cluster, member, pin, agent, &shared);
-        world.resources.insert(Ref::Identity(cluster.clone()), identity);
+        let (body, provisional) = identity(cluster, member, pin, agent, &shared);
+        let name = Ref::Identity(cluster.clone());
+        let identity = earlier.compiled(&name, body).provisional(provisional);
+        world.resources.insert(name, identity);
         let silent = facts.silent.contains(cluster);
         let unconfirmed = unconfirmed(cluster, facts, &world.state.ledger, settings);
-        for (name, compiled) in [
+        for (name, body) in [
             (Ref::Target(cluster.clone()), target(cluster, member, pin, agent)),
             (
                 Ref::Coverage(cluster.clone()),
                 coverage(cluster, agent, silent, unconfirmed),
             ),
         ] {
-            match compiled {
-                Some(compiled) => drop(world.resources.insert(name, compiled)),
-                None => drop(world.unknown.insert((name.kind(), cluster.clone()))),
+            if let Some(body) = body {
+                let compiled = earlier.compiled(&name, body);
+                world.resources.insert(name, compiled);
+            } else {
+                world.unknown.insert((name.kind(), cluster.clone()));
             }
         }
         let token = Ref::gateway_credential(cluster);
@@ -73,10 +78,10 @@ fn shared_keys(facts: &Facts) -> BTreeSet<String> {
 }
 
 /// `None` until a spec without problems says the way.
-fn target(cluster: &str, member: &MemberObject, pin: &Pin, agent: Option<&AgentReport>) -> Option<Compiled> {
+fn target(cluster: &str, member: &MemberObject, pin: &Pin, agent: Option<&AgentReport>) -> Option<Body> {
     let spec = member.in_force.as_ref().filter(|spec| !spec.endpoints.is_empty())?;
     let ca_bundle = spec.ca_bundle.as_ref();
-    Some(Compiled::new(Body::Target(v1::Target {
+    Some(Body::Target(v1::Target {
         cluster: cluster.to_owned(),
         cluster_uid: pin.incarnation(),
         endpoints: endpoints(spec),
@@ -90,7 +95,7 @@ fn target(cluster: &str, member: &MemberObject, pin: &Pin, agent: Option<&AgentR
             ..spec.breaker.as_ref().map(breaker).unwrap_or_default()
         })
         .filter(|told| *told != v1::Breaker::default()),
-    })))
+    }))
 }
 
 /// Told apart from a member of which nothing is known yet: routers go on without it, and say so.
@@ -110,7 +115,7 @@ fn identity(
     pin: &Pin,
     agent: Option<&AgentReport>,
     shared: &BTreeSet<String>,
-) -> Compiled {
+) -> (Body, bool) {
     let told = agent.and_then(|agent| agent.allowed.clone());
     let provisional = told.is_none();
     let allowed = told.unwrap_or_else(|| v1::Allowed {
@@ -125,12 +130,12 @@ fn identity(
         allowed_service_accounts: allowed.service_accounts,
         allowed_users: allowed.users,
     });
-    Compiled::new(body).provisional(provisional)
+    (body, provisional)
 }
 
 /// `None` until the agent has told. While it is silent, does not see namespaces, or has too many of them to confirm, nothing is
 /// known to be labelled: routers that go by labels then read anew what they might miss.
-fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool, unconfirmed: Vec<String>) -> Option<Compiled> {
+fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool, unconfirmed: Vec<String>) -> Option<Body> {
     let told = agent.and_then(|agent| agent.namespaces.as_ref().and(agent.coverage.as_ref()));
     let namespaces = told.and_then(|told| told.get(&GroupResource::new("", "namespaces")));
     let blind = namespaces.is_some_and(|kind| kind.at_admission == Some(false));
@@ -138,11 +143,11 @@ fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool, unconfirme
         _ if silent || blind || unconfirmed.len() > MOST_UNCONFIRMED => Vec::new(),
         told => told?.values().map(coverage_for_routers).collect(),
     };
-    Some(Compiled::new(Body::Coverage(v1::Coverage {
+    Some(Body::Coverage(v1::Coverage {
         cluster: cluster.to_owned(),
         kinds,
         unconfirmed: unconfirmed.into_iter().take(MOST_UNCONFIRMED).collect(),
-    })))
+    }))
 }
 
 /// Namespaces that shards own and that are new, or without the labels of the present rule, in order; one more than are told

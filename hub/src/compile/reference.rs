@@ -10,6 +10,7 @@ use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
 use sha2::{Digest, Sha256};
 
+use super::{AgentOrders, World};
 use crate::facts::PolicyName;
 
 /// Bytes of a version, printed in hex: enough that no two contents of a fleet's life collide.
@@ -21,15 +22,25 @@ pub(crate) enum Ref {
     Target(String),
     Identity(String),
     Coverage(String),
-    Ownership { cluster: String, shard: ShardName },
+    /// Those of one shard are next to each other.
+    Ownership {
+        shard: ShardName,
+        cluster: String,
+    },
     Shard(ShardName),
-    View { home: String, pod_uid: String },
-    Credential { cluster: String, identity: String },
+    View {
+        home: String,
+        pod_uid: String,
+    },
+    Credential {
+        cluster: String,
+        identity: String,
+    },
     Policy(PolicyName),
 }
 
-/// One resource as it is sent. `Arc`: a transaction of each router shares it.
-#[derive(Debug, Clone, PartialEq)]
+/// One resource as it is sent. `Arc`: a transaction of each router shares it, and so does the next world in which it is the same.
+#[derive(Debug, Clone)]
 pub(crate) struct Compiled {
     pub(crate) resource: Arc<v1::Resource>,
     /// Made without all facts: for routers that hold nothing under this name, no replacement of what they hold.
@@ -69,6 +80,11 @@ impl Ref {
             | Self::View { home: cluster, .. } => Some(cluster),
             Self::Shard(_) | Self::Policy(_) => None,
         }
+    }
+
+    /// Whether there is another of this name for each router.
+    pub(crate) fn is_of_one_router(&self) -> bool {
+        matches!(self, Self::Credential { .. })
     }
 
     /// The shard to which it grants namespaces.
@@ -125,6 +141,36 @@ impl Ref {
             ResourceKind::Policy => Self::Policy(name.parse().ok()?),
             ResourceKind::Unspecified => return None,
         })
+    }
+}
+
+impl PartialEq for Compiled {
+    fn eq(&self, other: &Self) -> bool {
+        let same = || Arc::ptr_eq(&self.resource, &other.resource) || self.resource == other.resource;
+        self.provisional == other.provisional && same()
+    }
+}
+
+/// The world before, of which most is the same in the next: what is, is not encoded and hashed anew, and worlds share it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Earlier<'a>(pub(super) Option<&'a World>);
+
+impl Earlier<'_> {
+    /// The resource of this name and content.
+    pub(super) fn compiled(self, name: &Ref, body: Body) -> Compiled {
+        let known = self.0.and_then(|world| world.resources.get(name));
+        match known.filter(|known| known.resource.body.as_ref() == Some(&body)) {
+            Some(known) => known.clone().provisional(false),
+            None => Compiled::new(body),
+        }
+    }
+
+    /// These routers, as an agent was told before if they are the same.
+    pub(super) fn routers(self, cluster: &str, routers: v1::Routers) -> Arc<v1::Routers> {
+        let known = self.0.and_then(|world| world.agent_configs.get(cluster));
+        let known = known.map(AgentOrders::shared_routers);
+        let known = known.filter(|known| ***known == routers).cloned();
+        known.unwrap_or_else(|| Arc::new(routers))
     }
 }
 

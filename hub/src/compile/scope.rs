@@ -8,7 +8,7 @@ use portolan_wire::v1;
 use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
 
-use super::{Ref, World};
+use super::{Compiled, Ref, World};
 use crate::facts::PolicyName;
 
 /// A router's part of one world.
@@ -54,6 +54,14 @@ impl Scope {
         }
     }
 
+    /// What all routers are told alike and this one may see. Not looked for in all that there is, where it is a part.
+    pub(crate) fn resources<'a>(&'a self, world: &'a World) -> Box<dyn Iterator<Item = (&'a Ref, &'a Compiled)> + 'a> {
+        match self {
+            Self::Everything => Box::new(world.resources.iter()),
+            Self::Part(part) => Box::new(part.resources(world)),
+        }
+    }
+
     /// Names of the views that the router may be told of.
     pub(crate) fn views<'a>(&'a self, world: &'a World) -> Box<dyn Iterator<Item = &'a Ref> + 'a> {
         match self {
@@ -78,6 +86,21 @@ impl Scope {
 }
 
 impl Part {
+    fn resources<'a>(&'a self, world: &'a World) -> impl Iterator<Item = (&'a Ref, &'a Compiled)> {
+        let of_clusters = self.clusters.iter().flat_map(|cluster| {
+            let name = || cluster.clone();
+            [Ref::Target(name()), Ref::Identity(name()), Ref::Coverage(name())]
+        });
+        let shards = self.shards.iter().cloned().map(Ref::Shard);
+        let policies = self.policies.iter().cloned().map(Ref::Policy);
+        let single = of_clusters
+            .chain(shards)
+            .chain(policies)
+            .chain(self.views.iter().cloned());
+        let single = single.filter_map(|name| world.resources.get_key_value(&name));
+        single.chain(self.shards.iter().flat_map(|shard| world.owned_by(shard)))
+    }
+
     fn of_shards(shards: &BTreeSet<ShardName>, world: &World) -> Self {
         let mut part = Self {
             gateway: true,

@@ -7,11 +7,12 @@ use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardNam
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
-use super::{Accepted, Compiled, Ledger, Ref, State, Wanted, World, locks};
+use super::reference::Earlier;
+use super::{Accepted, Ledger, Ref, State, Wanted, World, locks};
 use crate::settings::Settings;
 
 /// Adds the rules of each shard in force, and for each member what the ledger says that a shard has there, or had.
-pub(super) fn render(world: &mut World, settings: &Settings) {
+pub(super) fn render(world: &mut World, settings: &Settings, earlier: Earlier<'_>) {
     let mut owned = owned(&world.state.ledger);
     let mut resources = Vec::new();
     let served = world.state.accepted.iter();
@@ -26,7 +27,9 @@ pub(super) fn render(world: &mut World, settings: &Settings) {
             of_shard.entry(cluster).or_default();
         }
         let body = Body::Shard(shard(settings, world.state.cursor_format, name, accepted, members));
-        resources.push((Ref::Shard(name.clone()), Compiled::new(body)));
+        let reference = Ref::Shard(name.clone());
+        let compiled = earlier.compiled(&reference, body);
+        resources.push((reference, compiled));
     }
     for (name, clusters) in owned {
         for (cluster, namespaces) in clusters {
@@ -35,7 +38,8 @@ pub(super) fn render(world: &mut World, settings: &Settings) {
                 shard: name.clone(),
             };
             let body = Body::Ownership(ownership(&world.state, cluster, name, namespaces));
-            resources.push((reference, Compiled::new(body)));
+            let compiled = earlier.compiled(&reference, body);
+            resources.push((reference, compiled));
         }
     }
     world.resources.extend(resources);

@@ -54,8 +54,11 @@ fn a_federated_shard_reaches_its_callers() {
     }
     assert_eq!(world.view("east", "p2"), None, "the selector does not match it");
     assert_eq!(world.view("west", "p3"), None, "west is no caller cluster");
-    assert_eq!(world.agent_configs["east"].caller_selectors[0].selector, "app=op");
-    assert!(world.agent_configs["west"].caller_selectors.is_empty());
+    assert_eq!(
+        world.agent_configs["east"].rest().caller_selectors[0].selector,
+        "app=op"
+    );
+    assert!(world.agent_configs["west"].rest().caller_selectors.is_empty());
 }
 
 #[test]

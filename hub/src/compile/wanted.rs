@@ -134,6 +134,12 @@ impl Known<'_> {
 
 /// Members of one entry that exist and allow the shard, by name.
 pub(super) fn clusters_of<'a>(facts: &'a Facts, shard: &ShardName, entry: &ClusterEntry) -> Vec<&'a str> {
+    if let Some(name) = &entry.name {
+        // Most entries name one: it is not looked for among all members.
+        let named = facts.members.get_key_value(name);
+        let named = named.filter(|(_, member)| allows(member, shard));
+        return named.map(|(name, _)| name.as_str()).into_iter().collect();
+    }
     let is_chosen = entry.cluster_filter();
     let members = facts.members.iter().filter(|(_, member)| allows(member, shard));
     let chosen = members.filter(|(name, member)| is_chosen(name, &member.labels));

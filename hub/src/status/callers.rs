@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use portolan_crds::{
     CallerReplica, CallersStatus, ConditionReason, ConditionType, Finding, STATUS_REPLICAS_MAX, ShardName,
@@ -27,7 +28,8 @@ const TYPE: ConditionType = ConditionType::Distributed;
 /// what its shard is and owns at present. Each caller is compared with the routers that serve all callers, and with its own alone.
 pub(super) fn callers(world: &World, name: &ShardName, routers: &Routers) -> CallersStatus {
     let parts = parts(world, name);
-    let served = ServedBy::new(connected(routers, name).map(|router| Served::by(router, name, &parts)));
+    let different = different(connected(routers, name));
+    let served = ServedBy::new(different.map(|router| Served::by(router, name, &parts)));
     let mut replicas: Vec<_> = views(world, name)
         .map(|(view, version, body)| replica(view, version, body, &served.serving(body)))
         .collect();
@@ -52,6 +54,15 @@ fn connected<'a>(routers: &'a Routers, name: &ShardName) -> impl Iterator<Item =
         Subscription::Shards(shards) => shards.contains(name),
     };
     routers.values().filter(|router| router.left.is_none()).filter(told)
+}
+
+/// Of routers that hold just the same, and have refused nothing, one stands for all.
+fn different<'a>(routers: impl Iterator<Item = &'a RouterState>) -> impl Iterator<Item = &'a RouterState> {
+    let mut seen = BTreeSet::new();
+    routers.filter(move |router| {
+        let is_of_a_caller = matches!(router.subscription, Subscription::Caller(_));
+        is_of_a_caller || !router.rejected.is_empty() || seen.insert(Arc::as_ptr(router.held.common()))
+    })
 }
 
 /// A resource's name and its present version.

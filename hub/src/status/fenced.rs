@@ -15,7 +15,10 @@ const TYPE: ConditionType = ConditionType::HandoverFenced;
 
 pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: Option<&Accepted>) -> Finding {
     let Sources {
-        facts, world, routers, ..
+        facts,
+        routers,
+        holdings,
+        ..
     } = sources;
     let Some(accepted) = accepted else {
         return nothing_in_force(TYPE);
@@ -32,23 +35,19 @@ pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: 
         let names = some_of(&older, ", ");
         return fails(format!("writes by routers {names} do not say their epoch: update them"));
     }
-    let ledger = &world.state.ledger;
     let mut open = BTreeMap::<&str, Vec<&str>>::new();
     let (mut fenced, mut partly) = (0_usize, BTreeMap::<&str, Vec<&str>>::new());
     let mut doubtful = BTreeSet::new();
-    for cluster in ledger.clusters() {
-        let owned = ledger.in_cluster(cluster);
-        for (namespace, entry) in owned.filter(|(_, entry)| entry.owner.as_ref() == Some(name)) {
-            let stuck = || entry.closing && hindrance(facts, cluster, namespace).is_some();
-            if entry.is_fenced() && !stuck() {
-                fenced += 1;
-                doubtful.insert(cluster);
-                if !entry.fence.whole {
-                    partly.entry(cluster).or_default().push(namespace);
-                }
-            } else {
-                open.entry(cluster).or_default().push(namespace);
+    for (cluster, namespace, entry) in holdings.of(name) {
+        let stuck = || entry.closing && hindrance(facts, cluster, namespace).is_some();
+        if entry.is_fenced() && !stuck() {
+            fenced += 1;
+            doubtful.insert(cluster);
+            if !entry.fence.whole {
+                partly.entry(cluster).or_default().push(namespace);
             }
+        } else {
+            open.entry(cluster).or_default().push(namespace);
         }
     }
     let open = open.into_iter().map(|(cluster, all)| why_not(facts, cluster, &all));

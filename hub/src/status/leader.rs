@@ -106,7 +106,8 @@ mod tests {
             reported: Reported {
                 other_leases: other_leases.into_iter().collect(),
                 ..Reported::default()
-            },
+            }
+            .into(),
             ..RouterState::new(1, BTreeMap::new())
         };
         let routers = Routers::from([("r".to_owned(), router)]);

@@ -14,7 +14,7 @@ use portolan_wire::v1::resource::Body;
 
 use super::finding::{set, whole_seconds};
 use super::{Routers, Sources};
-use crate::compile::{Ref, World, some_of};
+use crate::compile::{AgentOrders, Ref, World, some_of};
 use crate::facts::{AgentReport, Facts, MemberObject, Pin, Token};
 
 /// Three heartbeats of five seconds that did not come.
@@ -32,6 +32,7 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         world,
         routers,
         now,
+        ..
     } = sources;
     let agent = facts.agents.get(cluster);
     let mut status = member.status.clone();
@@ -239,9 +240,8 @@ fn unreachable(breakers: &[BreakerStatus]) -> Option<String> {
 
 /// The routers that ought to have a token of the member.
 fn who_acts_in<'a>(world: &'a World, cluster: &str) -> &'a [v1::RouterRef] {
-    let config = world.agent_configs.get(cluster);
-    let routers = config.and_then(|config| config.routers.as_ref());
-    routers.map_or(&[], |routers| &routers.routers)
+    let orders = world.agent_configs.get(cluster);
+    orders.map_or(&[], AgentOrders::routers)
 }
 
 fn credentials(
@@ -371,6 +371,7 @@ mod tests {
             facts: &facts,
             world: &World::default(),
             routers: &Routers::new(),
+            holdings: &crate::compile::Holdings::default(),
             now: Timestamp::now(),
         };
         let conditions = status(sources, "east", &member("one", false)).conditions;

@@ -111,7 +111,8 @@ mod tests {
             reported: Reported {
                 breakers: breakers.iter().map(breaker).collect(),
                 ..Reported::default()
-            },
+            }
+            .into(),
             ..RouterState::new(1, BTreeMap::new())
         }
     }

@@ -12,17 +12,15 @@ use crate::facts::Facts;
 /// Sets the count and the first of them.
 pub(super) fn tell(sources: Sources<'_>, name: &ShardName, status: &mut ShardingConfigStatus) {
     let Sources {
-        facts, world, routers, ..
+        facts,
+        world,
+        routers,
+        holdings,
+        ..
     } = sources;
-    let ledger = &world.state.ledger;
-    let mut releasing: Vec<_> = ledger
-        .clusters()
-        .flat_map(|cluster| {
-            ledger
-                .in_cluster(cluster)
-                .map(move |(namespace, entry)| (cluster, namespace, entry))
-        })
-        .filter(|(_, _, entry)| entry.releasing_since.is_some() && entry.owner.as_ref() == Some(name))
+    let releasing = holdings.of(name);
+    let mut releasing: Vec<_> = releasing
+        .filter(|(.., entry)| entry.releasing_since.is_some())
         .collect();
     if releasing.is_empty() {
         return;
@@ -171,6 +169,7 @@ mod tests {
             facts,
             world,
             routers: &routers,
+            holdings: &world.state.ledger.holdings(),
             now: Timestamp::UNIX_EPOCH,
         };
         let mut status = ShardingConfigStatus::default();

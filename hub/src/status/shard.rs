@@ -11,25 +11,29 @@ use super::member::told_of_labels;
 use super::resolved::resolved;
 use super::{Sources, callers, fenced, leader, reach, releases, root};
 use crate::acks::moving_lock;
-use crate::compile::{Verdict, World, some_of};
+use crate::compile::{Holdings, Verdict, World, some_of};
 use crate::facts::ShardObject;
 
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
 pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObject) -> Option<ShardingConfigStatus> {
     let Sources {
-        world, routers, now, ..
+        world,
+        routers,
+        holdings,
+        now,
+        ..
     } = sources;
     let mut status = ShardingConfigStatus {
         observed_generation: Some(object.generation),
         conditions: object.status.conditions.clone(),
-        view_revision: Some(view_revision(world, name)),
+        view_revision: Some(view_revision(world, holdings, name)),
         ..ShardingConfigStatus::default()
     };
     releases::tell(sources, name, &mut status);
     let accepted = world.state.accepted.get(name);
     status.lock = accepted.and_then(|accepted| moving_lock(name, accepted, sources.routers));
     if object.deleting {
-        status.clusters = clusters(world, name, &Verdict::default());
+        status.clusters = clusters(world, holdings, name, &Verdict::default());
         let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";
         let leaving = Finding::fails(ConditionType::Complete, ConditionReason::HandoverPending, message);
         set(&mut status.conditions, [leaving], object.generation, now);
@@ -55,60 +59,47 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         leader::one_leader(sources.facts, name, accepted, routers, now),
         fenced::handover_fenced(sources, name, accepted),
     ];
-    status.clusters = clusters(world, name, verdict);
+    status.clusters = clusters(world, holdings, name, verdict);
     status.callers = Some(callers);
     set(&mut status.conditions, findings, object.generation, now);
     Some(status)
 }
 
-fn clusters(world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
-    let ledger = &world.state.ledger;
-    let wanted = verdict.wanted.members.iter().map(|member| member.cluster.as_str());
-    let all: BTreeSet<_> = wanted.chain(ledger.clusters()).collect();
-    let is_mine = |cluster: &str, namespace: &String| {
-        let entry = ledger.get(cluster, namespace);
-        entry.is_some_and(|entry| entry.owner.as_ref() == Some(name))
-    };
-    let labelled = |cluster: &str| {
+fn clusters(world: &World, holdings: &Holdings<'_>, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
+    let owned: BTreeMap<_, _> = holdings.by_cluster(name).collect();
+    let members = verdict.wanted.members.iter();
+    let members: BTreeMap<_, _> = members.map(|member| (member.cluster.as_str(), member)).collect();
+    let labelled = |cluster: &str, owned: &[&str]| {
         told_of_labels(world, cluster).is_some_and(|told| {
-            let mine = told.unconfirmed.iter().any(|namespace| is_mine(cluster, namespace));
+            let mine = told.unconfirmed.iter();
+            let mine = mine.map(String::as_str).any(|namespace| owned.contains(&namespace));
             !mine && !told.kinds.is_empty() && told.kinds.iter().all(|kind| kind.complete)
         })
     };
-    all.into_iter()
-        .filter_map(|cluster| {
-            let mut owned: Vec<_> = ledger
-                .in_cluster(cluster)
-                .filter(|(_, entry)| entry.owner.as_ref() == Some(name))
-                .collect();
-            let namespace_count = i64::try_from(owned.len()).unwrap_or(i64::MAX);
-            owned.truncate(STATUS_NAMESPACES_MAX);
-            let member = verdict.wanted.members.iter().find(|member| member.cluster == cluster);
-            if owned.is_empty() && member.is_none() {
-                return None;
-            }
-            let shadowed = member.into_iter().flat_map(|member| &member.shadowed);
-            Some(ClusterShardStatus {
-                name: cluster.to_owned(),
-                namespace_count,
-                namespaces: owned.into_iter().map(|(namespace, _)| namespace.to_owned()).collect(),
-                generations: BTreeMap::new(),
-                objects: None,
-                labels_synced: labelled(cluster),
-                shadowed: shadowed.take(STATUS_NAMESPACES_MAX).cloned().collect(),
-            })
-        })
-        .collect()
+    let all: BTreeSet<_> = members.keys().chain(owned.keys()).copied().collect();
+    let status = |cluster: &str| {
+        let owned = owned.get(cluster).map_or(&[][..], Vec::as_slice);
+        let shadowed = members.get(cluster).into_iter().flat_map(|member| &member.shadowed);
+        let named = owned.iter().take(STATUS_NAMESPACES_MAX);
+        ClusterShardStatus {
+            name: cluster.to_owned(),
+            namespace_count: i64::try_from(owned.len()).unwrap_or(i64::MAX),
+            namespaces: named.map(|namespace| (*namespace).to_owned()).collect(),
+            generations: BTreeMap::new(),
+            objects: None,
+            labels_synced: labelled(cluster, owned),
+            shadowed: shadowed.take(STATUS_NAMESPACES_MAX).cloned().collect(),
+        }
+    };
+    all.into_iter().map(status).collect()
 }
 
-fn view_revision(world: &World, name: &ShardName) -> i64 {
+fn view_revision(world: &World, holdings: &Holdings<'_>, name: &ShardName) -> i64 {
     let ledger = &world.state.ledger;
-    let entered = ledger.clusters().flat_map(|cluster| ledger.in_cluster(cluster));
-    let entered = entered.filter(|(_, entry)| entry.owner.as_ref() == Some(name));
-    let left = ledger.clusters().flat_map(|cluster| ledger.departures(cluster, name));
-    let revisions = entered
-        .map(|(_, entry)| entry.view_revision)
-        .chain(left.map(|(_, departure)| departure.view_revision));
+    let left = ledger.departed_clusters(name);
+    let left = left.flat_map(|cluster| ledger.departures(cluster, name));
+    let entered = holdings.of(name).map(|(.., entry)| entry.view_revision);
+    let revisions = entered.chain(left.map(|(_, departure)| departure.view_revision));
     i64::try_from(revisions.max().unwrap_or_default()).unwrap_or(i64::MAX)
 }
 

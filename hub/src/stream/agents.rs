@@ -185,7 +185,7 @@ impl AgentSession {
                     // None: this world is of before the member was let in, which the facts know already.
                     let config = world.agent_configs.get(&self.cluster).cloned();
                     if let Some(config) = config && configured.as_ref() != Some(&config) {
-                        self.send(Told::Config(config.clone())).await?;
+                        self.send(Told::Config(config.to_wire())).await?;
                         configured = Some(config);
                     }
                 }

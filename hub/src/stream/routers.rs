@@ -21,10 +21,11 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::offers::Offers;
 use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::access::AccessReviewer;
-use crate::acks::{Acks, LedgerPosition, RouterState};
+use crate::acks::{Acks, Held, LedgerPosition, RouterState};
 use crate::ca::{Authorities, Holder};
 use crate::compile::Ref;
 use crate::distribute::Worlds;
@@ -53,6 +54,7 @@ const MAX_REVIEWS: usize = 32;
 pub(crate) struct RouterService {
     pub(crate) worlds: Worlds,
     pub(crate) acks: Arc<Acks>,
+    pub(crate) offers: Arc<Offers>,
     pub(crate) shares: Arc<Arbiter>,
     pub(crate) access: AccessReviewer,
     pub(crate) routers: Routers,
@@ -204,7 +206,7 @@ impl RouterSession {
             .known
             .iter()
             .filter_map(|known| Some((Ref::from_wire(known.r#ref.as_ref()?)?, known.version.clone())));
-        let held: BTreeMap<_, _> = known.collect();
+        let held: Held = known.collect();
         let router = enrolled.name.clone();
         let epoch = next_epoch();
         let mut changes = service.acks.changes();
@@ -221,7 +223,8 @@ impl RouterSession {
                 incarnation: hello.seen_incarnation,
                 view_revision: hello.seen_view_revision,
             },
-            ..RouterState::new(epoch, held.clone())
+            held: held.clone(),
+            ..RouterState::new(epoch, BTreeMap::new())
         };
         let connected = async {
             while !service.acks.connected(&router, state.clone()) {

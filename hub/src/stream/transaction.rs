@@ -7,7 +7,8 @@ use portolan_wire::v1;
 use portolan_wire::v1::router_update::Kind;
 use prost::Message as _;
 
-use crate::compile::{Ref, Scope, World};
+use crate::acks::{Held, Names};
+use crate::compile::{Compiled, Ref, Scope, World};
 
 /// Largest resource that is offered. Routers end a stream with a message of twice that, and would do so each time they
 /// come back: none of them would learn anything more.
@@ -23,6 +24,8 @@ pub(super) struct Transaction {
     /// refused, makes this false, and then the run does not count as seen: nothing is proved to be released. Other kinds
     /// grant no namespace, so they have no say.
     pub(super) whole: bool,
+    /// What routers that hold the same hold in common once they have taken all of it; none: each has to find out.
+    pub(super) after: Option<Names>,
 }
 
 /// A router, as far as the difference is concerned.
@@ -30,46 +33,113 @@ pub(super) struct Transaction {
 pub(super) struct Holding {
     /// The router's name.
     pub(super) router: String,
-    pub(super) held: BTreeMap<Ref, String>,
+    pub(super) held: Held,
     /// Versions it refused: the same content is not offered twice.
     pub(super) rejected: BTreeMap<Ref, (String, String)>,
 }
 
 impl Transaction {
     pub(super) fn between(holding: &Holding, world: &World, scope: &Scope) -> Self {
-        let mut transaction = Self {
+        let mut transaction = Self::at(world);
+        for (name, compiled) in scope.resources(world) {
+            transaction.offer((name, compiled), holding.held.get(name), holding.rejected.get(name));
+        }
+        for name in holding.held.common().keys() {
+            let told = world.resources.contains_key(name);
+            if !(told && scope.sees(name)) {
+                transaction.withdraw(name, told, world, scope);
+            }
+        }
+        transaction.add_own(holding, world, scope);
+        transaction
+    }
+
+    /// What a gateway is told that has refused nothing, beside what is its own.
+    pub(super) fn for_all(held: &Names, world: &World) -> Self {
+        let mut transaction = Self::at(world);
+        // Both are in the order of their names.
+        let mut held = held.iter().peekable();
+        for (name, compiled) in &world.resources {
+            while let Some((gone, _)) = held.next_if(|(held, _)| *held < name) {
+                transaction.withdraw(gone, false, world, &Scope::Everything);
+            }
+            let version = held.next_if(|(held, _)| *held == name).map(|(_, version)| version);
+            transaction.offer((name, compiled), version, None);
+        }
+        for (gone, _) in held {
+            transaction.withdraw(gone, false, world, &Scope::Everything);
+        }
+        transaction
+    }
+
+    /// What is of the router and no other.
+    pub(super) fn add_own(&mut self, holding: &Holding, world: &World, scope: &Scope) {
+        let its_own = world.credentials.get(&holding.router);
+        for (name, compiled) in its_own.into_iter().flatten().filter(|(name, _)| scope.sees(name)) {
+            self.offer(
+                (name, compiled),
+                holding.held.own().get(name),
+                holding.rejected.get(name),
+            );
+        }
+        for name in holding.held.own().keys() {
+            let told = its_own.is_some_and(|own| own.contains_key(name));
+            if !(told && scope.sees(name)) {
+                self.withdraw(name, told, world, scope);
+            }
+        }
+    }
+
+    fn at(world: &World) -> Self {
+        Self {
             run: world.state.run,
             whole: true,
             ..Self::default()
-        };
-        for (name, compiled) in world.all_for(&holding.router).filter(|(name, _)| scope.sees(name)) {
-            let version = compiled.version();
-            let held = holding.held.get(name);
-            if held == Some(version) {
-                continue;
-            }
-            let refused = holding
-                .rejected
-                .get(name)
-                .is_some_and(|(refused, _)| refused == version);
-            if refused || (compiled.provisional && held.is_some()) {
-                transaction.whole &= name.owner().is_none();
-                continue;
-            }
-            transaction.upserts.push((name.clone(), compiled.resource.clone()));
         }
-        for name in holding.held.keys() {
-            let told = world.has_for(&holding.router, name);
-            if told && scope.sees(name) {
-                continue;
-            }
-            if world.is_gone(name) || (told && !scope.is_uncertain(name)) {
-                transaction.removals.push(name.clone());
-            } else {
-                transaction.whole &= name.owner().is_none();
-            }
+    }
+
+    fn offer(
+        &mut self,
+        (name, compiled): (&Ref, &Compiled),
+        held: Option<&String>,
+        rejected: Option<&(String, String)>,
+    ) {
+        let version = compiled.version();
+        if held == Some(version) {
+            return;
         }
-        transaction
+        let refused = rejected.is_some_and(|(refused, _)| refused == version);
+        if refused || (compiled.provisional && held.is_some()) {
+            self.whole &= name.owner().is_none();
+            return;
+        }
+        self.upserts.push((name.clone(), compiled.resource.clone()));
+    }
+
+    /// `told`: there is something of that name, which the router may not see.
+    fn withdraw(&mut self, name: &Ref, told: bool, world: &World, scope: &Scope) {
+        if world.is_gone(name) || (told && !scope.is_uncertain(name)) {
+            self.removals.push(name.clone());
+        } else {
+            self.whole &= name.owner().is_none();
+        }
+    }
+
+    /// Names and versions of whoever held `before` and takes all of it.
+    pub(super) fn applied_to(&self, before: &Names) -> BTreeMap<Ref, String> {
+        let mut after = BTreeMap::clone(before);
+        for name in &self.removals {
+            after.remove(name);
+        }
+        let upserts = self.upserts.iter();
+        after.extend(upserts.map(|(name, resource)| (name.clone(), resource.version.clone())));
+        after
+    }
+
+    /// Whether some of it no router could read.
+    pub(super) fn is_too_large(&self) -> bool {
+        let mut upserts = self.upserts.iter();
+        upserts.any(|(_, resource)| resource.encoded_len() > MAX_RESOURCE_BYTES)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -135,7 +205,11 @@ impl Holding {
             .iter()
             .filter_map(|rejected| Some((Ref::from_wire(rejected.r#ref.as_ref()?)?, rejected.reason.clone())));
         let reasons: BTreeMap<_, _> = named.collect();
-        self.take(transaction, &reasons);
+        let alone = Transaction {
+            after: None,
+            ..transaction.clone()
+        };
+        self.take(&alone, &reasons);
         let mut refused = 0;
         for (name, resource) in &transaction.upserts {
             if let Some(reason) = reasons.get(name) {
@@ -147,14 +221,24 @@ impl Holding {
         refused > 0 && refused == nack.rejected.len()
     }
 
+    /// `transaction` has an `after` only if nothing is refused.
     fn take(&mut self, transaction: &Transaction, but: &BTreeMap<Ref, String>) {
+        // What comes in is looked up among what is common or own by its name.
+        let is_taken = |name: &Ref| transaction.after.is_none() || name.is_of_one_router();
         for name in &transaction.removals {
-            self.held.remove(name);
             self.rejected.remove(name);
+            if is_taken(name) {
+                self.held.remove(name);
+            }
         }
         for (name, resource) in transaction.upserts.iter().filter(|(name, _)| !but.contains_key(name)) {
-            self.held.insert(name.clone(), resource.version.clone());
             self.rejected.remove(name);
+            if is_taken(name) {
+                self.held.insert(name.clone(), resource.version.clone());
+            }
+        }
+        if let Some(after) = &transaction.after {
+            self.held.set_common(after.clone());
         }
     }
 }

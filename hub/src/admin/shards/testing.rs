@@ -98,7 +98,7 @@ impl Fleet {
             Timestamp::UNIX_EPOCH,
         );
         self.state = decided.state.clone();
-        render(&self.facts, &Settings::default(), decided, Timestamp::UNIX_EPOCH)
+        render(&self.facts, &Settings::default(), decided, None, Timestamp::UNIX_EPOCH)
     }
 }
 

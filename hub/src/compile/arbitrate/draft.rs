@@ -19,13 +19,13 @@ pub(super) struct Draft<'a> {
     pub(super) name: &'a ShardName,
     pub(super) object: &'a ShardObject,
     /// The present spec, or why not.
-    pub(super) present: Result<(Arc<ShardingConfigSpec>, Wanted), Refusal>,
+    pub(super) present: Result<(Arc<ShardingConfigSpec>, Arc<Wanted>), Refusal>,
     /// The leader lock under the present spec.
     pub(super) lock: LockInForce,
     /// The present spec is the accepted one: no longer up for refusal.
     pub(super) settled: bool,
     /// The accepted spec, if there is one.
-    pub(super) accepted: Option<(Accepted, Wanted)>,
+    pub(super) accepted: Option<(Accepted, Arc<Wanted>)>,
     pub(super) kin: Kin<'a>,
 }
 
@@ -34,7 +34,7 @@ impl Draft<'_> {
     pub(super) fn wants(&self, refused: bool) -> Option<&Wanted> {
         match (&self.present, &self.accepted) {
             (Ok((_, wanted)), _) if !refused && !self.kin.is_pending() => Some(wanted),
-            (_, accepted) => accepted.as_ref().map(|(_, wanted)| wanted),
+            (_, accepted) => accepted.as_ref().map(|(_, wanted)| &**wanted),
         }
     }
 
@@ -121,7 +121,7 @@ impl<'a> Drafting<'a> {
         let present = present.and_then(|spec| {
             if settled {
                 let wanted = self.known.wanted(name, &spec);
-                return Ok((spec, wanted));
+                return Ok((spec, Arc::new(wanted)));
             }
             if spec.active_root().is_some() {
                 kin.generate(&self.generator, (name, object), &spec)?;
@@ -130,16 +130,26 @@ impl<'a> Drafting<'a> {
                 lock = lease::judge(self.given, name, accepted, &spec)?;
             }
             let wanted = self.check_surroundings(name, &spec)?;
-            Ok((spec, wanted))
+            Ok((spec, Arc::new(wanted)))
         });
-        let in_force = |accepted: &Accepted| (accepted.clone(), self.known.wanted(name, &accepted.spec));
+        let in_force = |accepted: &Accepted| {
+            // One spec asks for one thing, and most are in force as they are.
+            let same = present
+                .as_ref()
+                .ok()
+                .filter(|_| settled)
+                .map(|(_, wanted)| wanted.clone());
+            let wanted = same.unwrap_or_else(|| Arc::new(self.known.wanted(name, &accepted.spec)));
+            (accepted.clone(), wanted)
+        };
+        let accepted = accepted.map(in_force);
         Draft {
             name,
             object,
             present,
             lock,
             settled,
-            accepted: accepted.map(in_force),
+            accepted,
             kin,
         }
     }

@@ -44,7 +44,7 @@ fn releasing() -> Fleet {
 }
 
 fn orders(world: &World) -> Vec<(String, u64)> {
-    let orders = world.agent_configs["east"].fences.iter();
+    let orders = world.agent_configs["east"].rest().fences.iter();
     orders.map(|order| (order.namespace.clone(), order.epoch)).collect()
 }
 

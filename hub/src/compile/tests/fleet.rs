@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use portolan_crds::{
     ClusterEntry, ConditionReason, Endpoint, MemberClusterSpec, ShardingConfigSpec, ShardingConfigStatus,
 };
+use portolan_wire::subscription::Subscription;
 use serde_json::json;
 
 use super::*;
@@ -16,6 +17,8 @@ pub(in crate::compile) const CLUSTERS: [&str; 2] = ["east", "west"];
 pub(in crate::compile) struct Fleet {
     pub(in crate::compile) facts: Facts,
     pub(in crate::compile) state: State,
+    /// As compiled last.
+    last: Option<World>,
 }
 
 pub(in crate::compile) fn shard_name(name: &str) -> ShardName {
@@ -177,7 +180,29 @@ impl Fleet {
     pub(in crate::compile) fn compile_at(&mut self, released: impl Into<Released>, now: Timestamp) -> World {
         let decided = decide(&self.facts, &Settings::default(), &self.state, &released.into(), now);
         self.state = decided.state.clone();
-        render(&self.facts, &Settings::default(), decided, now)
+        let settings = Settings::default();
+        let world = render(&self.facts, &settings, decided.clone(), self.last.as_ref(), now);
+        let anew = render(&self.facts, &settings, decided, None, now);
+        assert!(
+            world.same_outcome(&anew),
+            "what is shared with the world before changes nothing"
+        );
+        parts_are_what_they_see(&world);
+        self.last = Some(world.clone());
+        world
+    }
+}
+
+/// A part of the world is found without looking through all of it.
+fn parts_are_what_they_see(world: &World) {
+    let shards = world.state.accepted.keys();
+    let shards = shards.map(|shard| Subscription::Shards([shard.clone()].into()));
+    let callers = world.views.keys().cloned().map(Subscription::Caller);
+    for subscription in shards.chain(callers) {
+        let scope = Scope::of(&subscription, world);
+        let seen = world.resources.keys().filter(|name| scope.sees(name));
+        let found: BTreeSet<_> = scope.resources(world).map(|(name, _)| name).collect();
+        assert_eq!(found, seen.collect(), "{subscription:?}");
     }
 }
 

@@ -181,7 +181,7 @@ fn each_pod_sees_its_childs_pairs() {
     for (cluster, namespace) in [("east", "a"), ("west", "c")] {
         assert_eq!(owners[&(cluster.to_owned(), namespace.to_owned())], "op-0-canary");
     }
-    let asked = &world.agent_configs["east"].caller_selectors;
+    let asked = &world.agent_configs["east"].rest().caller_selectors;
     let asked: Vec<_> = asked.iter().map(|asked| asked.selector.as_str()).collect();
     assert_eq!(asked, ["app=op"], "one question for all children");
 }

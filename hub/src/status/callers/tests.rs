@@ -103,6 +103,7 @@ fn told_with(facts: &Facts, world: &World, name: &str, held: &[(&str, &str)]) ->
             facts,
             world,
             routers,
+            holdings: &crate::compile::Holdings::default(),
             now: jiff::Timestamp::UNIX_EPOCH,
         };
         let found = distributed(sources, &name, &callers);
@@ -133,6 +134,28 @@ fn a_shard_whose_selector_matches_too_many_pods_is_told_and_others_are_not() {
         flooded.message
     );
     assert_ne!(found("b").reason, ConditionReason::TooManyCallers);
+}
+
+#[test]
+fn of_routers_that_hold_the_same_one_stands_for_all_and_one_that_lags_is_seen() {
+    let world = world(&[("p", &["a"])]);
+    let acks = Acks::default();
+    let held = RouterState::new(1, holding(&[("p", "2")])).held;
+    for router in ["first", "second", "third"] {
+        let state = RouterState {
+            held: held.clone(),
+            ..RouterState::new(1, BTreeMap::new())
+        };
+        acks.connected(router, state);
+    }
+    acks.read(|routers| {
+        let name = shard_name("a");
+        assert_eq!(different(connected(routers, &name)).count(), 1);
+    });
+    let current = || acks.read(|routers| callers(&world, &shard_name("a"), routers)).current;
+    assert_eq!(current(), 1);
+    acks.update("second", 1, |router| router.held.insert(owned("a"), "s1".to_owned()));
+    assert_eq!(current(), 0, "the second lags");
 }
 
 #[test]

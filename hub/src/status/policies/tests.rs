@@ -153,6 +153,7 @@ impl Scene {
             facts: &self.facts,
             world: &self.world,
             routers: &self.routers,
+            holdings: &crate::compile::Holdings::default(),
             now: self.now,
         };
         let (name, object) = self.facts.policies.iter().next().unwrap();

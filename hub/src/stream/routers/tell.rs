@@ -1,6 +1,7 @@
 //! What a router is told on its stream.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
@@ -15,9 +16,9 @@ use crate::stream::send;
 
 impl RouterSession {
     /// Sends the difference, if there is one.
-    pub(super) async fn offer(&mut self, world: &World, traceparent: &str) -> Result<(), Status> {
+    pub(super) async fn offer(&mut self, world: &Arc<World>, traceparent: &str) -> Result<(), Status> {
         let scope = Scope::of(&self.subscription, world);
-        let transaction = self.holding.next(world, &scope);
+        let transaction = self.service.offers.next(&mut self.holding, world, &scope);
         // The first commit of a stream is sent in any case: it tells the router that what it holds is up to date.
         if transaction.is_empty() && self.nonce > 0 {
             self.settled(&transaction);

@@ -71,6 +71,27 @@ pub(crate) struct RunArgs {
     /// How often each change of it is made
     #[arg(long, default_value_t = 100)]
     pub(crate) changes: usize,
+    /// Members of the fleet; its changes are made as often as those of the control plane
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) fleet_members: usize,
+    /// Namespaces in all of them
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) fleet_namespaces: usize,
+    /// Shards of the fleet
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) fleet_shards: usize,
+    /// Routers of the fleet, each of which is told everything
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) fleet_routers: usize,
+    /// Shards of the root that gets one more
+    #[arg(long, default_value_t = 64)]
+    pub(crate) fleet_root_size: usize,
+    /// Namespaces of the fleet that move, one after the other
+    #[arg(long, default_value_t = 10)]
+    pub(crate) fleet_moves: usize,
+    /// Bytes of the token that each member's agent mints for each router; 0 for none
+    #[arg(long, default_value_t = 900)]
+    pub(crate) fleet_token_bytes: usize,
     /// GETs of each row of the policies
     #[arg(long, default_value_t = 2_000)]
     pub(crate) counted_requests: usize,
@@ -90,6 +111,7 @@ pub(crate) enum Place {
     Apiserver,
     Apiservers,
     Control,
+    Fleet,
     /// Instructions of a GET under many limits, by valgrind; only if it is named
     Policies,
 }

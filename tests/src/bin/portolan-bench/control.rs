@@ -12,26 +12,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use kube::Client;
 use portolan_runtime::files;
 use portolan_runtime::pki::CertificateAuthority;
-use portolan_runtime::tls::{IdentityStore, TrustStore};
-use portolan_testbed::{Cluster, Testbed, eventually};
+use portolan_runtime::tls::TrustStore;
 use portolan_tests::ctl;
 use portolan_tests::hub_cluster::{self, Agent};
-use portolan_tests::programs::{admin_get, argument, program};
-use portolan_wire::client::HubLink;
+use portolan_tests::programs::argument;
 use portolan_wire::identity::Identity;
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use prost::Message as _;
-use serde_json::json;
 
 use self::members::{Change, MEMBERS};
 use crate::child::Child;
 use crate::hub::Hub;
+use crate::hub_plane::HubPlane;
 use crate::relay::Relay;
 use crate::report::{ChangeRow, ControlSection, MemoryRow, SyncRow};
 use crate::subscribers::Subscriber;
@@ -44,7 +39,6 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// Between looks at what the hub counts.
 const LOOK: Duration = Duration::from_millis(5);
 const SHARD: &str = "large";
-const NEVER: &str = "2099-01-01T00:00:00Z";
 
 /// How much there is, and how often each change is made.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +62,7 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<Contro
     let (sync, resources) = plane.sync(amount).await?;
     let mut subscribers = Vec::new();
     for number in 1..amount.routers {
-        subscribers.push(plane.subscriber(number, &plane.address).await?);
+        subscribers.push(plane.subscriber(number, &plane.base.address).await?);
     }
     tokio::time::sleep(SETTLE).await;
     let synced = plane.memory()?;
@@ -115,51 +109,24 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<Contro
 
 /// A hub with two members that have joined, and one router.
 struct Plane {
-    testbed: Testbed,
-    ca: CertificateAuthority,
-    hub: Child,
-    /// The hub's.
-    address: String,
-    admin: String,
+    base: HubPlane,
     agents: Vec<Agent>,
     router: Child,
     relay: Relay,
-    _dir: tempfile::TempDir,
 }
 
 impl Plane {
     async fn start() -> anyhow::Result<Self> {
-        let dir = tempfile::tempdir().context("no temporary folder")?;
-        let testbed = Testbed::start(&["hub"]).await?;
-        let cluster = testbed.cluster("hub");
-        let kubeconfig = argument(cluster.direct_kubeconfig_path());
-        ctl::ok(&["install", "--hub-kubeconfig", &kubeconfig]).await?;
-        let arguments = [
-            "--kubeconfig",
-            &kubeconfig,
-            "--bind",
-            "127.0.0.1:0",
-            "--admin-bind",
-            "127.0.0.1:0",
-        ];
-        let mut hub = Child::start(
-            "hub",
-            &program("portolan-hub")?,
-            &arguments.map(str::to_owned),
-            dir.path(),
-        )?;
-        let (address, admin) = (hub.address("bind").await?, hub.address("admin").await?);
-        hub.ready().await?;
-        let webhook = format!("https://{}/shardingconfigs", hub.address("webhook").await?);
-        let install = ["install", "--hub-kubeconfig", &kubeconfig, "--webhook-url", &webhook];
-        ctl::ok(&install).await?;
-        let client = cluster.client().await?;
-        let ca = eventually("the hub has a CA", || hub_cluster::ca(&client)).await;
+        let base = HubPlane::start().await?;
+        let client = base.client().await?;
         let mut agents = Vec::new();
         for member in MEMBERS {
-            agents.push(join(&client, cluster, &ca, &address, member).await?);
+            let identity = base.join(&client, member).await?;
+            let token = base.cluster().issue_token("default", "default", &[], None).await?;
+            agents.push(Agent::connect(base.channel(identity)?, member, &token).await?);
         }
-        let relay = Relay::start(address.clone()).await?;
+        let relay = Relay::start(base.address.clone()).await?;
+        let kubeconfig = argument(base.cluster().direct_kubeconfig_path());
         let token = [
             "router-token",
             "gateway",
@@ -168,47 +135,40 @@ impl Plane {
             "--hub-kubeconfig",
             &kubeconfig,
         ];
-        files::write_private(dir.path().join("bootstrap"), ctl::ok(&token).await?.trim())?;
-        files::write_public(dir.path().join("hub-ca.pem"), ca.pem())?;
-        let mut router = crate::scripted::start_router(dir.path(), &relay.address.to_string(), &[])?;
+        files::write_private(base.dir().join("bootstrap"), ctl::ok(&token).await?.trim())?;
+        files::write_public(base.dir().join("hub-ca.pem"), base.ca.pem())?;
+        let mut router = crate::scripted::start_router(base.dir(), &relay.address.to_string(), &[])?;
         router.address("admin").await?;
         tokio::time::sleep(SETTLE).await;
         Ok(Self {
-            ca,
-            hub,
-            address,
-            admin,
+            base,
             agents,
             router,
             relay,
-            testbed,
-            _dir: dir,
         })
     }
 
     /// Of the hub and of the router, in MiB.
     fn memory(&self) -> anyhow::Result<[f64; 2]> {
-        let mib = |pid| anyhow::Ok(usage::resident_kib(pid)? / 1024.0);
-        Ok([mib(self.hub.pid())?, mib(self.router.pid())?])
+        Ok([self.base.memory()?, usage::resident_kib(self.router.pid())? / 1024.0])
     }
 
     /// All that the agents have, and the shard.
     async fn report(&self, amount: Amount) -> anyhow::Result<()> {
-        let cluster = self.testbed.cluster("hub");
         let each = |all: usize| all.div_ceil(MEMBERS.len());
         for (member, agent) in MEMBERS.iter().zip(&self.agents) {
             for report in members::everything(member, each(amount.namespaces), each(amount.callers)) {
                 agent.say(report).await?;
             }
         }
-        hub_cluster::put_shard(&cluster.client().await?, SHARD, members::shard()).await
+        hub_cluster::put_shard(&self.base.client().await?, SHARD, members::shard()).await
     }
 
     /// What a router that holds nothing is told in its first transaction, once the hub has everything.
     async fn sync(&self, amount: Amount) -> anyhow::Result<(SyncRow, Vec<v1::Resource>)> {
         let begun = Instant::now();
         loop {
-            let relay = Relay::start(self.address.clone()).await?;
+            let relay = Relay::start(self.base.address.clone()).await?;
             let opened = Instant::now();
             let mut subscriber = self.subscriber(0, &relay.address.to_string()).await?;
             let first = tokio::time::timeout(PATIENCE, subscriber.acked(|_| true))
@@ -229,11 +189,9 @@ impl Plane {
     }
 
     async fn subscriber(&self, number: usize, address: &str) -> anyhow::Result<Subscriber> {
-        let trust = || TrustStore::from_pem(self.ca.pem());
-        let unknown = HubLink::new(&self.address, trust()?, IdentityStore::empty())?;
-        let (client, name) = (self.testbed.cluster("hub").client().await?, format!("bench-{number}"));
-        let identity = hub_cluster::enroll_router(unknown.channel(), &client, &name).await?;
-        Subscriber::open(address, trust()?, identity).await
+        let client = self.base.client().await?;
+        let identity = self.base.enroll(&client, &format!("bench-{number}")).await?;
+        Subscriber::open(address, self.base.trust()?, identity).await
     }
 
     /// One change after the other, each acknowledged by all routers before the next.
@@ -244,7 +202,7 @@ impl Plane {
         amount: Amount,
     ) -> anyhow::Result<ChangeRow> {
         let mut times = Vec::with_capacity(amount.changes);
-        let (bytes, cpu) = (self.relay.passed().down, usage::cpu_seconds(self.hub.pid())?);
+        let (bytes, cpu) = (self.relay.passed().down, self.base.cpu()?);
         for number in 0..amount.changes {
             let acks = self.acks().await?;
             let begun = Instant::now();
@@ -257,40 +215,15 @@ impl Plane {
             let program = self.relay.passed().answered.context("the router says something")?;
             times.push(others.max(program) - begun);
         }
-        let used = usage::cpu_seconds(self.hub.pid())? - cpu;
+        let used = self.base.cpu()? - cpu;
         Ok(row(change.name(), times, self.relay.passed().down - bytes, used))
     }
 
     /// Transactions that routers have acknowledged, as the hub counts them.
     async fn acks(&self) -> anyhow::Result<usize> {
-        let metrics = admin_get(&self.admin, "/metrics").await?;
-        let line = metrics
-            .lines()
-            .find(|line| line.contains("transactions_total{answer=\"Ack\""));
-        let count = line.and_then(|line| line.rsplit(' ').next());
-        Ok(count.context("the hub does not count acknowledgements")?.parse()?)
+        let count = self.base.counter("transactions_total{answer=\"Ack\"").await?;
+        count.context("the hub does not count acknowledgements")
     }
-}
-
-async fn join(
-    client: &Client,
-    cluster: &Cluster,
-    ca: &CertificateAuthority,
-    address: &str,
-    member: &str,
-) -> anyhow::Result<Agent> {
-    // The hub's own API server stands for the members': the router asks it for its kinds and nothing else.
-    let endpoint = json!({"url": cluster.direct_url()});
-    let spec = json!({"accept": true, "endpoints": [endpoint], "caBundle": STANDARD.encode(cluster.ca_pem())});
-    hub_cluster::put_member(client, member, spec).await?;
-    let channel = |identity: Arc<IdentityStore>| {
-        let link = HubLink::new(address, TrustStore::from_pem(ca.pem())?, identity)?;
-        anyhow::Ok(link.channel())
-    };
-    let token = hub_cluster::bootstrap_token(client, "agent", member, NEVER).await?;
-    let identity = hub_cluster::join(channel(IdentityStore::empty())?, &token, member).await?;
-    let token = cluster.issue_token("default", "default", &[], None).await?;
-    Agent::connect(channel(identity)?, member, &token).await
 }
 
 /// The same content as one state of the world, to all routers for every change: no hub decides or stores anything here.

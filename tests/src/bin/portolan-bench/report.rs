@@ -1,6 +1,7 @@
 //! What was measured, as a table for people and as JSON for comparison over time.
 
 mod control;
+mod fleet;
 mod policies;
 
 use std::fmt::Write as _;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub(crate) use self::control::{ChangeRow, ControlSection, MemoryRow, SyncRow};
+pub(crate) use self::fleet::{FleetRow, FleetSection, LoadRow, ReshardRow};
 pub(crate) use self::policies::PoliciesSection;
 
 /// One run.
@@ -26,6 +28,8 @@ pub(crate) struct Report {
     pub(crate) apiservers: Option<FederatedSection>,
     /// The real hub and a large shard.
     pub(crate) control: Option<ControlSection>,
+    /// The real hub and a large fleet.
+    pub(crate) fleet: Option<FleetSection>,
     /// What limits cost a request.
     pub(crate) policies: Option<PoliciesSection>,
 }
@@ -251,6 +255,9 @@ impl Report {
         }
         if let Some(control) = &self.control {
             control.write(&mut text);
+        }
+        if let Some(fleet) = &self.fleet {
+            fleet.write(&mut text);
         }
         if let Some(policies) = &self.policies {
             policies.write(&mut text);

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use crate::args::{Place, RunArgs};
 use crate::control;
 use crate::federated;
+use crate::fleet;
 use crate::place::{self, Amount};
 use crate::policies;
 use crate::real::Real;
@@ -43,6 +44,11 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<()> {
     if wanted(Place::Control) {
         let control = control::run(control_amount(args), step).await;
         report.control = Some(control.context("at the control plane")?);
+    }
+    // A quarter of an hour, and most of the machine's memory.
+    if args.only == Some(Place::Fleet) {
+        let fleet = fleet::run(fleet_amount(args), step).await;
+        report.fleet = Some(fleet.context("with a large fleet")?);
     }
     // It takes valgrind, which nothing else needs.
     if args.only == Some(Place::Policies) {
@@ -122,6 +128,20 @@ fn control_amount(args: &RunArgs) -> control::Amount {
         callers: few(args.callers, 200),
         routers: args.routers,
         changes: few(args.changes, 5).max(1),
+    }
+}
+
+fn fleet_amount(args: &RunArgs) -> fleet::Amount {
+    let few = |full: usize, few: usize| if args.quick { full.min(few) } else { full };
+    fleet::Amount {
+        members: few(args.fleet_members, 10),
+        namespaces: few(args.fleet_namespaces, 500),
+        shards: few(args.fleet_shards, 10),
+        routers: few(args.fleet_routers, 5),
+        root_size: few(args.fleet_root_size, 8),
+        changes: few(args.changes, 5).max(1),
+        moves: few(args.fleet_moves, 2).max(1),
+        token_bytes: args.fleet_token_bytes,
     }
 }
 

@@ -1,0 +1,173 @@
+//! A router as the hub sees it, of which there may be a thousand in one process: it acknowledges each transaction at its commit,
+//! says that no write of it is open, reports every three seconds, and keeps next to nothing.
+//!
+//! The wire's own client over TLS. What all of them have heard of is counted on one [`Board`]; one of them keeps a [`Record`] of
+//! who has which namespace.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use portolan_runtime::Tasks;
+use portolan_runtime::tls::{IdentityStore, TrustStore};
+use portolan_wire::client::HubLink;
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, POLICIES, PROTOCOL};
+use portolan_wire::v1;
+use portolan_wire::v1::resource::Body;
+use portolan_wire::v1::router_control_client::RouterControlClient;
+use portolan_wire::v1::router_message::Kind as Said;
+use portolan_wire::v1::router_update::Kind as Told;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::board::Board;
+
+/// Messages under way to the hub.
+const OUTBOX: usize = 16;
+/// As a router does.
+const REPORT_EVERY: Duration = Duration::from_secs(3);
+
+/// One router's stream; ends when dropped.
+pub(super) struct FleetRouter {
+    tasks: Tasks,
+}
+
+/// How a router gets at the hub.
+pub(super) struct Way<'a> {
+    pub(super) address: &'a str,
+    pub(super) trust: Arc<TrustStore>,
+    pub(super) identity: Arc<IdentityStore>,
+}
+
+impl FleetRouter {
+    /// Opens a stream, holding nothing. `members`: of which it reports.
+    pub(super) async fn open(way: Way<'_>, board: Arc<Board>, members: Arc<[String]>) -> anyhow::Result<Self> {
+        let channel = HubLink::new(way.address, way.trust, way.identity)?.channel();
+        let (outbox, messages) = mpsc::channel(OUTBOX);
+        let hello = v1::RouterHello {
+            protocol: PROTOCOL,
+            capabilities: [CURSOR_FORMAT_2, FENCE, POLICIES].map(str::to_owned).to_vec(),
+            version: "v0-bench".to_owned(),
+            ..v1::RouterHello::default()
+        };
+        outbox.send(message(Said::Hello(hello))).await?;
+        let mut client = RouterControlClient::new(channel).max_decoding_message_size(usize::MAX);
+        let updates = client.connect(ReceiverStream::new(messages)).await?.into_inner();
+        let tasks = Tasks::new();
+        let reporting = outbox.clone();
+        tasks.spawn("fleet-router-report", async move {
+            while report(&reporting, &members).await.is_ok() {}
+        });
+        let following = Following {
+            outbox,
+            seat: board.seat(),
+            board,
+            releasing: BTreeMap::new(),
+            resources: Vec::new(),
+        };
+        tasks.spawn("fleet-router", async move {
+            let board = following.board.clone();
+            let Err(error) = following.run(updates).await;
+            board.lost(&error);
+        });
+        Ok(Self { tasks })
+    }
+}
+
+impl Drop for FleetRouter {
+    fn drop(&mut self) {
+        self.tasks.cancel();
+    }
+}
+
+/// What a router keeps.
+struct Following {
+    outbox: mpsc::Sender<v1::RouterMessage>,
+    board: Arc<Board>,
+    /// Its number on the board.
+    seat: usize,
+    /// What is being released, by the name of its Ownership.
+    releasing: BTreeMap<(String, String), Vec<v1::PairEpoch>>,
+    /// Of the transaction that comes in.
+    resources: Vec<v1::Resource>,
+}
+
+impl Following {
+    async fn run(mut self, mut updates: Streaming<v1::RouterUpdate>) -> anyhow::Result<std::convert::Infallible> {
+        loop {
+            let update = updates.message().await?.context("the hub ended the stream")?;
+            match update.kind {
+                Some(Told::Resource(resource)) => self.resources.push(resource),
+                Some(Told::Commit(commit)) => self.commit(commit.nonce).await?,
+                _ => {}
+            }
+        }
+    }
+
+    async fn commit(&mut self, nonce: u64) -> anyhow::Result<()> {
+        let resources = std::mem::take(&mut self.resources);
+        self.say(Said::Ack(v1::Ack { nonce })).await?;
+        self.board.acked(self.seat, Instant::now(), &resources);
+        let owned = resources.iter().filter_map(|resource| match &resource.body {
+            Some(Body::Ownership(owned)) => Some(owned),
+            _ => None,
+        });
+        let mut is_news = false;
+        for owned in owned {
+            let key = (owned.cluster.clone(), owned.shard.clone());
+            let releasing = releasing(owned);
+            let before = if releasing.is_empty() {
+                self.releasing.remove(&key)
+            } else {
+                self.releasing.insert(key, releasing.clone())
+            };
+            is_news |= before.unwrap_or_default() != releasing;
+        }
+        if is_news {
+            let pairs = self.releasing.values().flatten().cloned().collect();
+            self.say(Said::WritesAnswered(v1::WritesAnswered { pairs })).await?;
+        }
+        Ok(())
+    }
+
+    async fn say(&self, kind: Said) -> anyhow::Result<()> {
+        if self.outbox.send(message(kind)).await.is_err() {
+            bail!("the router's stream has ended");
+        }
+        Ok(())
+    }
+}
+
+fn releasing(owned: &v1::Ownership) -> Vec<v1::PairEpoch> {
+    let releasing = owned.namespaces.iter();
+    let releasing = releasing.filter(|grant| grant.state() == v1::GrantState::Releasing);
+    let pair = |grant: &v1::NamespaceGrant| v1::PairEpoch {
+        cluster: owned.cluster.clone(),
+        namespace: grant.namespace.clone(),
+        epoch: grant.owner_count,
+    };
+    releasing.map(pair).collect()
+}
+
+/// That every member has answered just now.
+async fn report(outbox: &mpsc::Sender<v1::RouterMessage>, members: &[String]) -> anyhow::Result<()> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    let until_unix_seconds = i64::try_from(now.as_secs())?;
+    let answered = members.iter().map(|cluster| v1::MemberAnswered {
+        cluster: cluster.clone(),
+        until_unix_seconds,
+    });
+    let report = v1::BreakerReport {
+        answered: answered.collect(),
+        ..v1::BreakerReport::default()
+    };
+    outbox.send(message(Said::Breakers(report))).await?;
+    tokio::time::sleep(REPORT_EVERY).await;
+    Ok(())
+}
+
+fn message(kind: Said) -> v1::RouterMessage {
+    v1::RouterMessage { kind: Some(kind) }
+}
