@@ -1,6 +1,9 @@
 //! What was measured, as a table for people and as JSON for comparison over time.
 
 mod control;
+mod growth;
+mod instructions;
+mod peers;
 mod policies;
 
 use std::fmt::Write as _;
@@ -9,6 +12,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub(crate) use self::control::{ChangeRow, ControlSection, MemoryRow, SyncRow};
+pub(crate) use self::growth::{GrowthRow, GrowthSection, GrowthTable};
+pub(crate) use self::instructions::{InstructionsRow, InstructionsSection};
+pub(crate) use self::peers::{COLUMNS, PeerColumn, PeerRow, PeersSection};
 pub(crate) use self::policies::PoliciesSection;
 
 /// One run.
@@ -28,6 +34,12 @@ pub(crate) struct Report {
     pub(crate) control: Option<ControlSection>,
     /// What limits cost a request.
     pub(crate) policies: Option<PoliciesSection>,
+    /// The router beside others.
+    pub(crate) peers: Option<PeersSection>,
+    /// Instructions of a GET beside a plain forwarder's.
+    pub(crate) instructions: Option<InstructionsSection>,
+    /// What grows with what the router is told.
+    pub(crate) growth: Option<GrowthSection>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -254,6 +266,15 @@ impl Report {
         }
         if let Some(policies) = &self.policies {
             policies.write(&mut text);
+        }
+        if let Some(peers) = &self.peers {
+            peers.write(&mut text);
+        }
+        if let Some(instructions) = &self.instructions {
+            instructions.write(&mut text);
+        }
+        if let Some(growth) = &self.growth {
+            growth.write(&mut text);
         }
         text
     }
