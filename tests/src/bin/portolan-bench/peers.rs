@@ -53,8 +53,8 @@ impl Amount {
             place: place::Amount {
                 rounds: few(args.rounds.max(1), 1),
                 requests: few(args.requests, 2_000),
-                rate: RATE,
-                paced: few(RATE as usize * args.latency_seconds as usize, 1_000),
+                rate: if args.quick { RATE / 20 } else { RATE },
+                paced: few(RATE as usize * args.latency_seconds as usize, 500),
                 watches: few(args.watches, 300),
                 watches_per_connection: args.watches_per_connection.max(1),
             },
@@ -125,10 +125,10 @@ async fn gets(lanes: &mut Lanes, amount: place::Amount, rows: &mut Rows, step: f
     for ((lane, view), row) in ways.iter().zip(&measured[1..]) {
         rows.got(*lane, *view, row);
     }
-    step(&format!("peers: GETs, {RATE} a second"));
+    step(&format!("peers: GETs, {} a second", amount.rate));
     let measured = place::latencies(&all, POD, amount).await?;
     let direct = measured.first().map_or(f64::NAN, |row| row.p99);
-    rows.direct_p99(direct);
+    rows.direct(amount.rate, direct);
     for ((lane, view), row) in ways.iter().zip(&measured[1..]) {
         rows.paced(*lane, *view, row.p99 / direct);
     }

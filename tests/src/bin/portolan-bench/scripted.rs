@@ -11,7 +11,6 @@ use portolan_runtime::pki::{CertificateAuthority, Issued};
 use portolan_runtime::tls::{self, ALPN_GRPC, Identity, IdentityStore, TrustStore};
 use portolan_runtime::{Secret, files};
 use portolan_tests::programs::{argument, program};
-use portolan_wire::v1;
 use rustls::ClientConfig;
 
 pub(crate) use self::resources::{CLUSTER, Content, caller, cluster, credential, resource};
@@ -185,17 +184,24 @@ impl Scripted {
         route(address, &tls, prefix, &bearer(&self.token)?)
     }
 
+    /// Each member direct.
+    pub(crate) async fn direct_routes(&mut self) -> anyhow::Result<Vec<Route>> {
+        let mut addresses = Vec::new();
+        for backend in std::iter::once(&mut self.backend).chain(&mut self.more) {
+            addresses.push(backend.address("bind").await?);
+        }
+        addresses.iter().map(|address| self.to_server(address)).collect()
+    }
+
     /// Each member direct, and by the explicit view.
     pub(crate) async fn member_routes(&mut self) -> anyhow::Result<(Vec<Route>, Vec<Route>)> {
-        let to_server = tls::client_config(self.backend_trust.clone(), None, ALPN_GRPC)?;
-        let bearer = bearer(&self.token)?;
+        let direct = self.direct_routes().await?;
         let (router, person) = (self.router.address("bind").await?, self.person()?);
-        let (mut direct, mut explicit) = (Vec::new(), Vec::new());
-        for (number, backend) in std::iter::once(&mut self.backend).chain(&mut self.more).enumerate() {
-            direct.push(route(&backend.address("bind").await?, &to_server, "", &bearer)?);
+        let explicit = (0..direct.len()).map(|number| {
             let prefix = format!("/clusters/{}", cluster(number));
-            explicit.push(route(&router, &person, &prefix, &HeaderMap::new())?);
-        }
+            route(&router, &person, &prefix, &HeaderMap::new())
+        });
+        let explicit = explicit.collect::<anyhow::Result<_>>()?;
         Ok((direct, explicit))
     }
 
@@ -209,7 +215,7 @@ impl Scripted {
 
     /// Makes every watch tell of one event.
     pub(crate) async fn emit(&mut self) -> anyhow::Result<()> {
-        let direct = self.subjects().await?.swap_remove(0).route;
+        let direct = self.direct_routes().await?.swap_remove(0);
         Client::connected(direct, 1).await?.get("/bench/emit").await.map(drop)
     }
 

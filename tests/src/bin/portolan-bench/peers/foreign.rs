@@ -134,7 +134,7 @@ defaults
     timeout connect 30s
     timeout client 1h
     timeout server 1h
-    timeout http-request 30s
+    timeout http-keep-alive 1h
 frontend clients
     maxconn 8000
     bind {address} ssl crt {identity} alpn h2

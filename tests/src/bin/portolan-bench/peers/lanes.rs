@@ -151,7 +151,7 @@ impl Lanes {
 
     /// The backends by themselves.
     pub(crate) async fn members(&mut self) -> anyhow::Result<Vec<Route>> {
-        Ok(self.scripted.member_routes().await?.0)
+        self.scripted.direct_routes().await
     }
 
     /// The way through a lane that runs.

@@ -62,7 +62,8 @@ pub(crate) struct Rows {
     rows: BTreeMap<What, PeerRow>,
     notes: Vec<String>,
     backend: f64,
-    direct_p99: f64,
+    /// Requests a second of the open loop, and milliseconds.
+    direct: (u32, f64),
     list_bytes: usize,
 }
 
@@ -73,7 +74,7 @@ impl Rows {
             rows: BTreeMap::new(),
             notes: Vec::new(),
             backend: 0.0,
-            direct_p99: 0.0,
+            direct: (0, 0.0),
             list_bytes: 0,
         }
     }
@@ -87,8 +88,9 @@ impl Rows {
         self.backend = cpu;
     }
 
-    pub(crate) fn direct_p99(&mut self, milliseconds: f64) {
-        self.direct_p99 = milliseconds;
+    /// The same without a proxy, at so many a second.
+    pub(crate) fn direct(&mut self, rate: u32, p99: f64) {
+        self.direct = (rate, p99);
     }
 
     pub(crate) fn list_bytes(&mut self, bytes: usize) {
@@ -115,7 +117,8 @@ impl Rows {
     }
 
     pub(crate) fn paced(&mut self, lane: Lane, view: View, times: f64) {
-        let text = format!("GET p99 at 4,000/s, x direct ({:.2} ms)", self.direct_p99);
+        let (rate, p99) = self.direct;
+        let text = format!("GET p99 at {rate}/s, x direct ({p99:.2} ms)");
         self.set(by(view, What::Paced, What::PacedExplicit), lane, text, times);
     }
 

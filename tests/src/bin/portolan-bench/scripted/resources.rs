@@ -259,6 +259,11 @@ fn target(number: usize, members: &Members<'_>) -> v1::Target {
             tls_server_name: String::new(),
         }],
         ca_pem: members.ca_pem.to_owned(),
+        // The breaker counts as ever, but what is slow because this machine is busy is not taken for a sick member.
+        breaker: Some(v1::Breaker {
+            min_requests: u32::MAX,
+            ..v1::Breaker::default()
+        }),
         ..v1::Target::default()
     }
 }
