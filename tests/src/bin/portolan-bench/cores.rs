@@ -55,7 +55,10 @@ mod tests {
     #[test]
     fn what_is_measured_shares_its_core_only_if_there_is_no_other() {
         let others = |cores| Cores::of(cores).others;
-        assert_eq!((others(1).as_str(), others(2).as_str(), others(8).as_str()), ("0", "1", "1-7"));
+        assert_eq!(
+            (others(1).as_str(), others(2).as_str(), others(8).as_str()),
+            ("0", "1", "1-7")
+        );
         assert_eq!(Cores::of(8).measured()[2], "0");
     }
 }

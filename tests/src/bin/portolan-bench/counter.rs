@@ -17,6 +17,9 @@ const COUNTS: &str = "counts";
 /// For `perf` to attach to the threads of a process; it does not say when it has.
 const ATTACH: Duration = Duration::from_millis(500);
 
+/// For a router that is counted: by valgrind its timers are late, and it would shed.
+pub(crate) const NEVER_SHED: &str = "--shed-delay=0s";
+
 /// What counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tool {
@@ -71,14 +74,25 @@ impl Tool {
             Self::Perf => {
                 let log = folder.join(format!("perf.{pid}"));
                 let mut perf = Command::new("perf");
-                perf.args(["stat", "-x,", "-e", EVENT, "-o", &argument(&log), "-p", &pid.to_string()]);
+                perf.args([
+                    "stat",
+                    "-x,",
+                    "-e",
+                    EVENT,
+                    "-o",
+                    &argument(&log),
+                    "-p",
+                    &pid.to_string(),
+                ]);
                 let perf = perf.stdout(Stdio::null()).spawn().context("cannot start perf")?;
                 std::thread::sleep(ATTACH);
                 How::Perf { perf, log }
             }
             Self::Callgrind => {
                 dump(pid)?;
-                How::Callgrind { before: dumps(folder, pid)? }
+                How::Callgrind {
+                    before: dumps(folder, pid)?,
+                }
             }
         };
         Ok(Counting {
@@ -162,7 +176,10 @@ fn dumps(folder: &Path, pid: i32) -> anyhow::Result<Vec<PathBuf>> {
     let files = std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
     let of = format!("{COUNTS}.{pid}.");
     let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
-    files.retain(|file| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&of)));
+    files.retain(|file| {
+        file.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(&of))
+    });
     Ok(files)
 }
 

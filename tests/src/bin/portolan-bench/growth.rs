@@ -12,7 +12,7 @@ use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 use crate::backend::POD;
-use crate::counter::Tool;
+use crate::counter::{NEVER_SHED, Tool};
 use crate::load::Client;
 use crate::place;
 use crate::policies;
@@ -83,7 +83,9 @@ impl Axis {
             Self::Rules => {
                 let mut last = policies::of_rules(size).pop().context("a policy")?;
                 last.generation += i64::try_from(times)?;
-                last.spec_json = last.spec_json.replacen("\"limit\":100000", &format!("\"limit\":{}", 90_000 + times), 1);
+                last.spec_json =
+                    last.spec_json
+                        .replacen("\"limit\":100000", &format!("\"limit\":{}", 90_000 + times), 1);
                 Body::Policy(last)
             }
         };
@@ -106,10 +108,7 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<Growth
             let row = measure(axis, *size, tool, amount.requests).await;
             rows.push(row.with_context(|| format!("{size} {}", axis.name()))?);
         }
-        tables.push(GrowthTable {
-            of: axis.name(),
-            rows,
-        });
+        tables.push(GrowthTable { of: axis.name(), rows });
     }
     Ok(GrowthSection {
         tool: tool.name(),
@@ -152,12 +151,13 @@ async fn count(axis: Axis, row: &mut GrowthRow, tool: Tool, requests: usize) -> 
     let folder = tempfile::tempdir().context("no temporary folder")?;
     let what = What {
         router_by: tool.wrapper(folder.path()),
+        router_flags: vec![NEVER_SHED.to_owned()],
         content: axis.content(row.size),
         ..What::default()
     };
     let mut scripted = Scripted::of(what).await?;
     let client = merged(&mut scripted).await?;
-    client.warm(POD, WARM, 1).await?;
+    client.warm(POD, requests.min(WARM), 1).await?;
     let pid = scripted.router.pid();
     row.idle = idle(tool, pid, folder.path()).await?;
     let counting = tool.count(pid, folder.path())?;

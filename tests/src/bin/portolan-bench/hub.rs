@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status, Streaming};
 /// Longer than any benchmark.
 pub(crate) const TTL: Duration = Duration::from_hours(12);
 /// Until a change is acknowledged.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Updates under way to the router.
 const OUTBOX: usize = 64;
 
@@ -156,7 +156,10 @@ impl Script {
     /// The transaction, less what the router still holds.
     fn transaction(&self, held: &[v1::KnownResource], nonce: u64) -> Vec<v1::RouterUpdate> {
         let known = |resource: &v1::Resource| held.iter().any(|known| known.version == resource.version);
-        of(self.resources.iter().filter(|resource| !known(resource)).cloned(), nonce)
+        of(
+            self.resources.iter().filter(|resource| !known(resource)).cloned(),
+            nonce,
+        )
     }
 }
 

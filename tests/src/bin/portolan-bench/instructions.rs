@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use crate::backend::POD;
-use crate::counter::Tool;
+use crate::counter::{NEVER_SHED, Tool};
 use crate::load::{Client, Route};
 use crate::peers::lanes::{TOKEN_BYTES, quiet};
 use crate::place::{self, Subject};
@@ -23,9 +23,10 @@ pub(crate) const AT_ONCE: usize = 16;
 pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> anyhow::Result<InstructionsSection> {
     let tool = Tool::choose()?;
     let folder = tempfile::tempdir().context("no temporary folder")?;
+    let flags = &[flags, &[NEVER_SHED.to_owned()]].concat();
     step(&format!("instructions: starting, by {}", tool.name()));
     let what = What {
-        router_flags: flags.to_vec(),
+        router_flags: flags.clone(),
         router_by: tool.wrapper(folder.path()),
         forwarder_by: tool.wrapper(folder.path()),
         token_bytes: TOKEN_BYTES,
@@ -46,7 +47,11 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
         subject("plain hyper", scripted.to_server(&forwarder), scripted.forwarder.pid()),
         subject("router, explicit", scripted.to_router(&router, &explicit), loud),
         subject("router, merged", scripted.to_router(&router, ""), loud),
-        subject("no access lines, explicit", scripted.to_router(&silent_at, &explicit), silent),
+        subject(
+            "no access lines, explicit",
+            scripted.to_router(&silent_at, &explicit),
+            silent,
+        ),
         subject("no access lines, merged", scripted.to_router(&silent_at, ""), silent),
     ];
     let mut section = InstructionsSection {
@@ -66,7 +71,7 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
 async fn count(subject: &Subject, tool: Tool, folder: &Path, requests: usize) -> anyhow::Result<InstructionsRow> {
     let pid = subject.proxy.context("nothing stands between client and server")?;
     let client = Client::connected(subject.route.clone(), 1).await?;
-    client.warm(POD, WARM, AT_ONCE).await?;
+    client.warm(POD, requests.min(WARM), 1).await?;
     let mut counted = [0.0; 2];
     for (counted, at_once) in counted.iter_mut().zip([1, AT_ONCE]) {
         let counting = tool.count(pid, folder)?;

@@ -21,6 +21,7 @@ use self::rows::Rows;
 use crate::args::RunArgs;
 use crate::backend::{POD, PODS};
 use crate::cores::Cores;
+use crate::counter::NEVER_SHED;
 use crate::load::Client;
 use crate::place::{self, Subject};
 use crate::report::PeersSection;
@@ -77,7 +78,12 @@ pub(crate) async fn run(args: &RunArgs, step: fn(&str)) -> anyhow::Result<PeersS
     let cores = Cores::split();
     cores.keep_this_to_others()?;
     step("peers: starting");
-    let mut lanes = Lanes::start(&cores, &args.router_flag, 1, amount.pods).await?;
+    let mut flags = args.router_flag.clone();
+    if args.quick {
+        // Whether it works is to be seen on a machine that is too busy to measure on, too.
+        flags.push(NEVER_SHED.to_owned());
+    }
+    let mut lanes = Lanes::start(&cores, &flags, 1, amount.pods).await?;
     let mut rows = Rows::new(lanes.columns());
     gets(&mut lanes, amount.place, &mut rows, step).await?;
     step("peers: GETs by a Go client");
@@ -94,7 +100,7 @@ pub(crate) async fn run(args: &RunArgs, step: fn(&str)) -> anyhow::Result<PeersS
     starts(&mut lanes, amount.starts, &mut rows).await?;
     drop(lanes);
     step("peers: events over several members");
-    let mut several = Lanes::start(&cores, &args.router_flag, LEGS, 1).await?;
+    let mut several = Lanes::start(&cores, &flags, LEGS, 1).await?;
     events_merged(&mut several, amount.events, &mut rows).await?;
     Ok(rows.section())
 }

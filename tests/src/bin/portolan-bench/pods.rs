@@ -214,7 +214,9 @@ impl Stream for PodEvents {
             let this = &mut *self;
             let Some(running) = &mut this.running else {
                 match Pin::new(&mut this.bursts).poll_next(cx) {
-                    Poll::Ready(Some(burst)) if burst.number > 0 => this.running = Some(Running::new(burst, this.phase)),
+                    Poll::Ready(Some(burst)) if burst.number > 0 => {
+                        this.running = Some(Running::new(burst, this.phase));
+                    }
                     Poll::Ready(Some(_)) => {}
                     Poll::Ready(None) => return Poll::Ready(None),
                     Poll::Pending => return Poll::Pending,

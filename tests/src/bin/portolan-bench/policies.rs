@@ -121,7 +121,9 @@ pub(crate) async fn run(requests: usize, step: impl Fn(&str)) -> anyhow::Result<
     };
     for case in &CASES {
         step(&format!("policies: {}", case.name));
-        let counted = count(case, tool, requests).await.with_context(|| case.name.to_owned())?;
+        let counted = count(case, tool, requests)
+            .await
+            .with_context(|| case.name.to_owned())?;
         section.add(case.name, counted);
     }
     Ok(section)
@@ -145,7 +147,7 @@ async fn count(case: &Case, tool: Tool, requests: usize) -> anyhow::Result<f64> 
         .into_iter()
         .find(|subject| subject.name == "router, merged");
     let client = Client::connected(merged.context("a subject")?.route, 1).await?;
-    client.warm(GET, WARM, 1).await?;
+    client.warm(GET, requests.min(WARM), 1).await?;
     let counting = tool.count(scripted.router.pid(), folder.path())?;
     client.burst(GET, requests, 1).await?;
     Ok(counting.end()?.instructions / place::count(requests))

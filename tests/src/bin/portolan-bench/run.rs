@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 /// The places that count instructions: it takes perf or valgrind, which nothing else needs.
 async fn counted(args: &RunArgs, report: &mut Report) -> anyhow::Result<()> {
-    let requests = if args.quick { 100 } else { args.counted_requests.max(1) };
+    let requests = if args.quick { 20 } else { args.counted_requests.max(1) };
     match args.only {
         Some(Place::Policies) => {
             report.policies = Some(policies::run(requests, step).await.context("under many limits")?);
@@ -76,7 +76,11 @@ async fn counted(args: &RunArgs, report: &mut Report) -> anyhow::Result<()> {
             report.instructions = Some(counted.context("instructions of a GET")?);
         }
         Some(Place::Growth) => {
-            report.growth = Some(growth::run(growth_amount(args, requests), step).await.context("growth")?);
+            report.growth = Some(
+                growth::run(growth_amount(args, requests), step)
+                    .await
+                    .context("growth")?,
+            );
         }
         _ => {}
     }

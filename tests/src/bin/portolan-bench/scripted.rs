@@ -115,7 +115,12 @@ impl Scripted {
         };
         let hub = Hub::start(hub_ca.clone(), resources(&what.content, &members)).await?;
         prepare_router(dir.path(), &hub_ca)?;
-        let router = start_router_by(&what.router_by, dir.path(), &hub.address.to_string(), &what.router_flags)?;
+        let router = start_router_by(
+            &what.router_by,
+            dir.path(),
+            &hub.address.to_string(),
+            &what.router_flags,
+        )?;
         Ok(Self {
             backend_trust: TrustStore::from_pem(member_ca.pem())?,
             dir,
@@ -153,7 +158,10 @@ impl Scripted {
 
     /// Direct, forwarder, router by explicit and by merged view.
     pub(crate) async fn subjects(&mut self) -> anyhow::Result<Vec<Subject>> {
-        let (direct, forwarder) = (self.backend.address("bind").await?, self.forwarder.address("bind").await?);
+        let (direct, forwarder) = (
+            self.backend.address("bind").await?,
+            self.forwarder.address("bind").await?,
+        );
         let (direct, forwarder) = (self.to_server(&direct)?, self.to_server(&forwarder)?);
         let router = self.router.address("bind").await?;
         let explicit = route(
@@ -279,13 +287,7 @@ pub(crate) fn start_forwarder(dir: &Path, identity: &str, ca: &str, backend: &st
     start_forwarder_by(&[], dir, identity, ca, backend)
 }
 
-fn start_forwarder_by(
-    by: &[String],
-    dir: &Path,
-    identity: &str,
-    ca: &str,
-    backend: &str,
-) -> anyhow::Result<Child> {
+fn start_forwarder_by(by: &[String], dir: &Path, identity: &str, ca: &str, backend: &str) -> anyhow::Result<Child> {
     let arguments = ["--identity", identity, "--backend", backend, "--backend-ca", ca];
     start_self(by, "forwarder", &arguments, dir)
 }

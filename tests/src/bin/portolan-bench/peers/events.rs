@@ -54,7 +54,9 @@ pub(crate) async fn cpu(subject: &Subject, members: &[Route], amount: Amount) ->
         anyhow::Ok(events)
     };
     let patience = PATIENCE + Duration::from_secs(amount.seconds);
-    let events = tokio::time::timeout(patience, hear_all).await.context("events got lost")??;
+    let events = tokio::time::timeout(patience, hear_all)
+        .await
+        .context("events got lost")??;
     ensure!(events == of_watch * amount.watches as u64, "only {events} events came");
     let used = usage::cpu_seconds(proxy)? - before;
     Ok(used * 100_000.0 / count(usize::try_from(events)?))

@@ -72,7 +72,14 @@ impl Kind {
             Self::Haproxy => (haproxy(way, address), &["-db", "-f"]),
             Self::Envoy => (
                 envoy(way, address).to_string(),
-                &["--concurrency", "1", "--disable-hot-restart", "--log-level", "error", "-c"],
+                &[
+                    "--concurrency",
+                    "1",
+                    "--disable-hot-restart",
+                    "--log-level",
+                    "error",
+                    "-c",
+                ],
             ),
         };
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
@@ -219,8 +226,14 @@ mod tests {
     #[test]
     fn versions_are_read() {
         let read = |text| parse_version(text).unwrap();
-        assert_eq!(read("HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://haproxy.org/"), "2.6.12");
-        assert_eq!(read("\nenvoy  version: 94f1c0/1.40.0/Clean/RELEASE/BoringSSL\n"), "1.40.0");
+        assert_eq!(
+            read("HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://haproxy.org/"),
+            "2.6.12"
+        );
+        assert_eq!(
+            read("\nenvoy  version: 94f1c0/1.40.0/Clean/RELEASE/BoringSSL\n"),
+            "1.40.0"
+        );
         assert_eq!(parse_version("no idea"), None);
     }
 }

@@ -236,5 +236,7 @@ async fn foreign(kind: Kind, way: &Way) -> anyhow::Result<Option<Foreign>> {
         return Ok(None);
     }
     let started = Foreign::start(kind, way.clone()).await;
-    started.with_context(|| format!("cannot start {}", kind.program())).map(Some)
+    started
+        .with_context(|| format!("cannot start {}", kind.program()))
+        .map(Some)
 }

@@ -36,8 +36,14 @@ enum What {
 impl What {
     fn decimals(self) -> usize {
         match self {
-            Self::Get | Self::GetExplicit | Self::GetGo | Self::List | Self::ListExplicit => 2,
-            Self::Events | Self::EventsExplicit | Self::EventsMerged => 2,
+            Self::Get
+            | Self::GetExplicit
+            | Self::GetGo
+            | Self::List
+            | Self::ListExplicit
+            | Self::Events
+            | Self::EventsExplicit
+            | Self::EventsMerged => 2,
             Self::Paced | Self::PacedExplicit | Self::Watch | Self::WatchExplicit | Self::ReconnectSeconds => 1,
             Self::Saturated | Self::SaturatedExplicit | Self::SaturatedGo | Self::Reconnects | Self::Start => 0,
         }
@@ -102,18 +108,30 @@ impl Rows {
         let text = format!("GET, CPU-s per 100k (backend's own: {:.2})", self.backend);
         self.set(by(view, What::Get, What::GetExplicit), lane, text, cpu);
         let what = by(view, What::Saturated, What::SaturatedExplicit);
-        self.set(what, lane, "GET saturated, requests/s on one core".to_owned(), row.requests_per_second);
+        self.set(
+            what,
+            lane,
+            "GET saturated, requests/s on one core".to_owned(),
+            row.requests_per_second,
+        );
         let busy = cpu * row.requests_per_second / 100_000.0;
         if busy < SATURATED {
             let name = row.name;
             let percent = busy * 100.0;
-            self.note(format!("{name} ({view:?}) used {percent:.0} % of its core: the other side was the bound of its requests/s"));
+            self.note(format!(
+                "{name} ({view:?}) used {percent:.0} % of its core: the other side was the bound of its requests/s"
+            ));
         }
     }
 
     pub(crate) fn got_by_go(&mut self, lane: Lane, cpu: f64, rate: f64) {
         self.set(What::GetGo, lane, "GET by a Go client, CPU-s per 100k".to_owned(), cpu);
-        self.set(What::SaturatedGo, lane, "GET by a Go client, requests/s".to_owned(), rate);
+        self.set(
+            What::SaturatedGo,
+            lane,
+            "GET by a Go client, requests/s".to_owned(),
+            rate,
+        );
     }
 
     pub(crate) fn paced(&mut self, lane: Lane, view: View, times: f64) {
@@ -129,7 +147,12 @@ impl Rows {
     }
 
     pub(crate) fn heard_merged(&mut self, lane: Lane, legs: usize, cpu: f64) {
-        self.set(What::EventsMerged, lane, format!("  the same, merged of {legs} members"), cpu);
+        self.set(
+            What::EventsMerged,
+            lane,
+            format!("  the same, merged of {legs} members"),
+            cpu,
+        );
     }
 
     pub(crate) fn stormed(&mut self, lane: Lane, clients: usize, stormed: &Stormed) {
@@ -137,7 +160,12 @@ impl Rows {
         let answered = crate::place::count(stormed.answered);
         self.set(What::Reconnects, lane, text, answered);
         let seconds = stormed.elapsed.as_secs_f64();
-        self.set(What::ReconnectSeconds, lane, "  until the last of them, s".to_owned(), seconds);
+        self.set(
+            What::ReconnectSeconds,
+            lane,
+            "  until the last of them, s".to_owned(),
+            seconds,
+        );
         for (why, times) in &stormed.refused {
             self.note(format!("{lane:?}: {times} reconnects: {why}"));
         }
@@ -159,7 +187,11 @@ impl Rows {
 
     fn set(&mut self, what: What, lane: Lane, text: String, value: f64) {
         let row = self.rows.entry(what).or_insert_with(|| PeerRow {
-            name: if what.is_explicit() { "  the same, explicit view".to_owned() } else { text },
+            name: if what.is_explicit() {
+                "  the same, explicit view".to_owned()
+            } else {
+                text
+            },
             decimals: what.decimals(),
             values: [None; COLUMNS],
         });

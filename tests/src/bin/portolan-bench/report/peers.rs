@@ -43,16 +43,13 @@ impl PeersSection {
         );
         let _ = write!(text, "{:NAME$}", "");
         for PeerColumn { name, version, .. } in &self.columns {
-            let head = version.as_ref().map_or_else(|| (*name).to_owned(), |version| format!("{name} {version}"));
+            let head = version
+                .as_ref()
+                .map_or_else(|| (*name).to_owned(), |version| format!("{name} {version}"));
             let _ = write!(text, "{head:>COLUMN$}");
         }
         text.push('\n');
-        for PeerRow {
-            name,
-            decimals,
-            values,
-        } in &self.rows
-        {
+        for PeerRow { name, decimals, values } in &self.rows {
             let _ = write!(text, "{name:NAME$}");
             for value in values {
                 let value = value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"));
@@ -60,7 +57,10 @@ impl PeersSection {
             }
             text.push('\n');
         }
-        let missing = self.columns.iter().filter_map(|column| Some((column.name, column.missing.as_ref()?)));
+        let missing = self
+            .columns
+            .iter()
+            .filter_map(|column| Some((column.name, column.missing.as_ref()?)));
         for (name, why) in missing {
             let _ = writeln!(text, "- {name}: {why}");
         }
@@ -94,7 +94,11 @@ mod tests {
         section.write(&mut text);
         assert!(text.contains("2.35") || text.contains("2.34"), "{text}");
         assert!(text.contains("HAProxy: not in PATH"), "{text}");
-        assert!(text.lines().any(|line| line.starts_with("GET ") && line.contains(" - ")), "{text}");
+        assert!(
+            text.lines()
+                .any(|line| line.starts_with("GET ") && line.contains(" - ")),
+            "{text}"
+        );
         assert!(text.contains("- so it is"), "{text}");
     }
 }

@@ -85,7 +85,9 @@ pub(super) fn caller_token(bytes: usize) -> anyhow::Result<(String, String)> {
         // Four characters of a token carry three bytes; the claim has a name.
         let missing = ((bytes - token.len()) * 3 / 4).saturating_sub(r#","jti":"""#.len());
         // As a signature of RSA looks, which makes up most of a token of an API server.
-        let filling: String = (0..missing).map(|_| char::from(rand::random_range(b'0'..=b'z'))).collect();
+        let filling: String = (0..missing)
+            .map(|_| char::from(rand::random_range(b'0'..=b'z')))
+            .collect();
         claims["jti"] = filling.replace('\\', "-").into();
         token = jsonwebtoken::encode(&header, &claims, &signing)?;
     }
@@ -167,7 +169,11 @@ pub(crate) fn caller(number: usize, policies: Vec<String>) -> v1::CallerView {
         home_cluster: CLUSTER.to_owned(),
         pod_uid,
         namespace,
-        pod: if number == 0 { POD.to_owned() } else { format!("operator-{number}") },
+        pod: if number == 0 {
+            POD.to_owned()
+        } else {
+            format!("operator-{number}")
+        },
         service_account: CALLER.to_owned(),
         shards: vec![shard_name(operator)],
         created_unix_seconds: None,
@@ -205,7 +211,11 @@ fn member(number: usize, members: &Members<'_>) -> Vec<Body> {
     let identity = v1::MemberIdentity {
         cluster: cluster.clone(),
         // A key identifies one member only.
-        signing_keys: if number == 0 { vec![members.jwk.to_owned()] } else { Vec::new() },
+        signing_keys: if number == 0 {
+            vec![members.jwk.to_owned()]
+        } else {
+            Vec::new()
+        },
         allowed_service_accounts: vec![format!("{CALLER_NAMESPACE}/{CALLER}")],
         allowed_users: vec![PERSON.to_owned()],
     };
