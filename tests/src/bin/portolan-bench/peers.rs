@@ -53,19 +53,19 @@ impl Amount {
         Self {
             place: place::Amount {
                 rounds: few(args.rounds.max(1), 1),
-                requests: few(args.requests, 2_000),
+                requests: few(args.requests, 200),
                 rate: if args.quick { RATE / 20 } else { RATE },
-                paced: few(RATE as usize * args.latency_seconds as usize, 500),
-                watches: few(args.watches, 300),
+                paced: few(RATE as usize * args.latency_seconds as usize, 200),
+                watches: few(args.watches, 50),
                 watches_per_connection: args.watches_per_connection.max(1),
             },
             events: events::Amount {
-                watches: few(1_000, 50),
+                watches: few(1_000, 10),
                 watches_per_connection: args.watches_per_connection.max(1),
-                rate: if args.quick { 500 } else { 10_000 },
+                rate: if args.quick { 100 } else { 10_000 },
                 seconds: if args.quick { 2 } else { 10 },
             },
-            clients: few(5_000, 100),
+            clients: few(5_000, 20),
             pods: few(50_000, 500),
             starts: few(5, 1),
         }

@@ -79,7 +79,7 @@ impl Pods {
         let mut rest = BytesMut::new();
         self.write(&mut rest, 0, 1, 0);
         // The rest's own opening brace goes; an annotation of nothing fills it up.
-        let missing = bytes.saturating_sub(pod.len() + rest.len());
+        let missing = (bytes + 1).saturating_sub(pod.len() + rest.len());
         let (before, after) = split_behind(&rest, MADE_AT);
         pod.extend_from_slice(&before[1..]);
         pod.extend_from_slice(&b"0".repeat(missing));

@@ -30,7 +30,7 @@ impl Asking {
         let kubeconfig = kubeconfig(lanes, lane, dir).await?;
         let arguments = ["gets", "--connections", CONNECTIONS, "--at-once", AT_ONCE, POD];
         let mut client = GoClient::start(&kubeconfig, &arguments)?;
-        client.tell("get 500").await?;
+        client.tell("get 100").await?;
         client.wait_type("got").await?;
         Ok(Self {
             client,
