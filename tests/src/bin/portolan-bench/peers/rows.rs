@@ -116,10 +116,10 @@ impl Rows {
         );
         let busy = cpu * row.requests_per_second / 100_000.0;
         if busy < SATURATED {
-            let name = row.name;
-            let percent = busy * 100.0;
+            let (name, percent) = (row.name, busy * 100.0);
+            let view = by(view, "", ", explicit view");
             self.note(format!(
-                "{name} ({view:?}) used {percent:.0} % of its core: the other side was the bound of its requests/s"
+                "{name}{view}: only {percent:.0} % of its core in use, the client, the backend or another program was the bound of its requests/s"
             ));
         }
     }
@@ -214,7 +214,7 @@ impl Rows {
     }
 }
 
-fn by(view: View, merged: What, explicit: What) -> What {
+fn by<T>(view: View, merged: T, explicit: T) -> T {
     match view {
         View::Merged => merged,
         View::Explicit => explicit,
