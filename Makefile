@@ -29,7 +29,7 @@ OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call name
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo alerts chaos hostile h2spec model moves policies soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-policies fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo alerts chaos hostile h2spec model moves policies soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -86,13 +86,18 @@ suites:
 
 bench: tools ## router against direct, in one run (release build)
 	$(CARGO) build $(ALL) --release --bins
+	cd tests/clients && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/release/portolan-go-client" .
 	$(PROFILE_DIR)/release/portolan-testbed build
 	$(PROFILE_DIR)/release/portolan-bench $(BENCH)
 
-bench-policies: tools ## what limits cost a GET: instructions of the router without limits and with a thousand (release build, valgrind)
-	@command -v valgrind >/dev/null || { echo "valgrind is missing: install it from your distribution" >&2; exit 1; }
+# They count instructions, by perf where it may read the processor's counters.
+COUNTED = bench-growth bench-instructions bench-policies
+bench-growth: ## how a router grows with members, callers and rules (release build, perf or valgrind)
+bench-instructions: ## instructions of a GET beside a plain forwarder's (release build, perf or valgrind; BENCH="--max-ratio 1.25")
+bench-policies: ## what limits cost a GET: without limits and with a thousand (release build, perf or valgrind)
+$(COUNTED): tools
 	$(CARGO) build $(ALL) --release --bins
-	$(PROFILE_DIR)/release/portolan-bench --only policies $(BENCH)
+	$(PROFILE_DIR)/release/portolan-bench --only $(@:bench-%=%) $(BENCH)
 
 # Without a sanitizer no nightly compiler is needed, and there is no unsafe code for one to watch.
 fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list alone; finds are kept in target/fuzz

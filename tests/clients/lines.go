@@ -30,6 +30,7 @@ import (
 //	page, measured, report    see page.go, runtime.go and soak.go
 //	event, done    see watches.go
 //	leads, lost    see elect.go
+//	got       see gets.go
 //	fatal     the program ends
 type line map[string]any
 

@@ -29,7 +29,10 @@ type asked struct {
 	consistent bool
 	limit      int64
 	step       bool
-	version    string
+	// Of gets.
+	connections int
+	atOnce      int
+	version     string
 	// Of soak, until and elect.
 	rest []string
 	// 0: as the library asks.
@@ -44,6 +47,7 @@ var subcommands = map[string]func(context.Context, *rest.Config, asked, commands
 	"until":              runUntil,
 	"soak":               runSoak,
 	"elect":              runElect,
+	"gets":               runGets,
 }
 
 func main() {
@@ -54,7 +58,7 @@ func main() {
 }
 
 func run() error {
-	usage := "usage: portolan-go-client informer|controller-runtime|page|retry|until|soak|elect [flags]; --help after a subcommand lists them"
+	usage := "usage: portolan-go-client informer|controller-runtime|page|retry|until|soak|elect|gets [flags]; --help after a subcommand lists them"
 	if len(os.Args) < 2 || subcommands[os.Args[1]] == nil {
 		return errors.New(usage)
 	}
@@ -91,6 +95,8 @@ func parse(name string, arguments []string) (asked, string, error) {
 	flags.BoolVar(&want.consistent, "read-your-writes", false, "controller-runtime's EnableReadYourWritesConsistency")
 	flags.Int64Var(&want.limit, "limit", 500, "page: items asked for at once")
 	flags.BoolVar(&want.step, "step", false, "page: wait for the command `next` before each page but the first")
+	flags.IntVar(&want.connections, "connections", 1, "gets: connections")
+	flags.IntVar(&want.atOnce, "at-once", 1, "gets: requests at a time over all of them")
 	flags.StringVar(&want.version, "resource-version", "", "page: of the first page; retry and until: where they begin")
 	flags.Int64Var(&want.watchSeconds, "watch-seconds", 0, "how long each watch lasts; default: as the library asks")
 	if err := flags.Parse(arguments); err != nil {

@@ -92,9 +92,12 @@ pub(crate) struct RunArgs {
     /// Bytes of the token that each member's agent mints for each router; 0 for none
     #[arg(long, default_value_t = 900)]
     pub(crate) fleet_token_bytes: usize,
-    /// GETs of each row of the policies
+    /// GETs of each figure that is counted in instructions
     #[arg(long, default_value_t = 2_000)]
     pub(crate) counted_requests: usize,
+    /// Instructions: fail if the router needs more than so many times those of a plain forwarder
+    #[arg(long, value_name = "TIMES")]
+    pub(crate) max_ratio: Option<f64>,
     /// Watches that a client opens on one connection
     #[arg(long, default_value_t = 100)]
     pub(crate) watches_per_connection: usize,
@@ -111,7 +114,14 @@ pub(crate) enum Place {
     Apiserver,
     Apiservers,
     Control,
+    /// The hub and a large fleet; only if it is named
     Fleet,
-    /// Instructions of a GET under many limits, by valgrind; only if it is named
+    /// The table of the router beside HAProxy, plain hyper and Envoy
+    Peers,
+    /// Instructions of a GET under many limits, by perf or valgrind; only if it is named
     Policies,
+    /// Instructions of a GET beside a plain forwarder's; only if it is named
+    Instructions,
+    /// What grows with members, callers and rules; only if it is named
+    Growth,
 }

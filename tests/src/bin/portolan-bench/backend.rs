@@ -1,13 +1,14 @@
 //! A member cluster's API server reduced to what the benchmark asks of it, as cheap as hyper can be: the floor that a
 //! router's costs are compared with.
 //!
-//! It answers `/version`, TokenReview, a GET of one ConfigMap of about a kilobyte, and watches that are silent until
+//! It answers `/version`, TokenReview, a GET of one ConfigMap of about a kilobyte and of one Pod of four, and watches that are silent until
 //! `/bench/emit` makes each of them tell of one event. It believes every token. Run as a process of its own by the
 //! hidden subcommand `backend`.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use base64::Engine as _;
@@ -32,6 +33,10 @@ const EVENT_LINE_END: &[u8] = b"\n";
 /// The collection of [`Pods`].
 pub(crate) const PODS: &str = "/api/v1/pods";
 
+/// One pod of [`POD_BYTES`], as requests of operators are for.
+pub(crate) const POD: &str = "/api/v1/namespaces/bench/pods/pod";
+pub(crate) const POD_BYTES: usize = 4_096;
+
 type Answer = Response<Either<Full<Bytes>, StreamBody<Events>>>;
 
 /// Flags of the backend.
@@ -50,23 +55,29 @@ pub(crate) struct BackendArgs {
 /// What is served.
 struct Backend {
     config_map: Bytes,
+    pod: Bytes,
     event: Bytes,
     /// Counts the events of all watches. A watch channel: a sleeping watch costs a receiver, not a queue.
     emitted: watch::Sender<u64>,
     pods: Arc<Pods>,
     bursts: watch::Sender<Burst>,
+    /// Watches of pods so far.
+    watches: AtomicUsize,
 }
 
 pub(crate) async fn run(args: &BackendArgs) -> anyhow::Result<()> {
     let object = config_map("bench", "settings");
     let mut event = json!({"type": "MODIFIED", "object": object}).to_string().into_bytes();
     event.extend_from_slice(EVENT_LINE_END);
+    let pods = Arc::new(Pods::new(&args.member, args.pods));
     let backend = Arc::new(Backend {
+        pod: pods.one(POD_BYTES),
         config_map: object.to_string().into(),
         event: event.into(),
         emitted: watch::Sender::new(0),
-        pods: Arc::new(Pods::new(&args.member, args.pods)),
+        pods,
         bursts: watch::Sender::new(Burst::default()),
+        watches: AtomicUsize::new(0),
     });
     served::serve(&args.serve, move |stream| {
         let backend = backend.clone();
@@ -122,7 +133,8 @@ async fn answer(backend: Arc<Backend>, request: Request<Incoming>) -> Result<Ans
         _ if request.uri().query().is_some_and(|query| query.contains("watch=")) => {
             let events = if path == PODS {
                 let bursts = WatchStream::from_changes(backend.bursts.subscribe());
-                Events::Pods(Box::new(PodEvents::new(backend.pods.clone(), bursts)))
+                let number = backend.watches.fetch_add(1, Ordering::Relaxed);
+                Events::Pods(Box::new(PodEvents::new(backend.pods.clone(), bursts, number)))
             } else {
                 let emitted = WatchStream::from_changes(backend.emitted.subscribe());
                 Events::Same {
@@ -132,6 +144,7 @@ async fn answer(backend: Arc<Backend>, request: Request<Incoming>) -> Result<Ans
             };
             answer_of(StatusCode::OK, Either::Right(StreamBody::new(events)))
         }
+        POD => json_answer(backend.pod.clone()),
         PODS => json_answer(backend.pods.list()),
         "/api/v1/namespaces/bench/configmaps/settings" => json_answer(backend.config_map.clone()),
         _ => answer_of(

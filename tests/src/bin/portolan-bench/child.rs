@@ -30,15 +30,25 @@ pub(crate) struct Child {
 impl Child {
     /// Starts `program`, which is told to write its addresses to a file in `dir`; its output goes to a log there.
     pub(crate) fn start(name: &'static str, program: &Path, arguments: &[String], dir: &Path) -> anyhow::Result<Self> {
-        let log = dir.join(format!("{name}.log"));
-        let addresses = dir.join(format!("{name}.addresses.json"));
+        let addresses = addresses_file(name, dir);
         // Of an earlier run of the same program.
         let _ = std::fs::remove_file(&addresses);
+        let told = ["--addresses-file".to_owned(), argument(&addresses)];
+        Self::foreign(name, program, &[arguments, &told].concat(), dir)
+    }
+
+    /// The same of a program that knows no file of addresses.
+    pub(crate) fn foreign(
+        name: &'static str,
+        program: &Path,
+        arguments: &[String],
+        dir: &Path,
+    ) -> anyhow::Result<Self> {
+        let log = dir.join(format!("{name}.log"));
         let output = std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let started = Instant::now();
         let program = Command::new(program)
             .args(arguments)
-            .args(["--addresses-file", &argument(&addresses)])
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -50,16 +60,28 @@ impl Child {
             guard,
             name,
             log,
-            addresses,
+            addresses: addresses_file(name, dir),
             patience: PATIENCE,
             started,
         })
     }
 
-    /// It may take its time to begin.
-    pub(crate) fn slow(mut self) -> Self {
-        self.patience = LONG_PATIENCE;
-        self
+    /// The same by another program, with what that is told before; it may take its time then. It must become the program, as
+    /// `taskset` does, or be it, as valgrind is: its process is the one that counts.
+    pub(crate) fn start_by(
+        by: &[String],
+        name: &'static str,
+        program: &Path,
+        arguments: &[String],
+        dir: &Path,
+    ) -> anyhow::Result<Self> {
+        let Some((by, before)) = by.split_first() else {
+            return Self::start(name, program, arguments, dir);
+        };
+        let arguments = [before, &[argument(program)], arguments].concat();
+        let mut child = Self::start(name, Path::new(by), &arguments, dir)?;
+        child.patience = LONG_PATIENCE;
+        Ok(child)
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -123,6 +145,10 @@ impl Drop for Child {
         self.end();
         self.guard.release();
     }
+}
+
+fn addresses_file(name: &str, dir: &Path) -> PathBuf {
+    dir.join(format!("{name}.addresses.json"))
 }
 
 fn read_address(file: &Path, which: &str) -> Option<String> {

@@ -114,23 +114,6 @@ impl Views {
         }
     }
 
-    /// A watch from now: the list says where now is. Members tell it before the items, the merged view behind them, and
-    /// its cursors are longer than any version of an object.
-    async fn watch(&self, route: &Route) -> anyhow::Result<String> {
-        const KEY: &str = "\"resourceVersion\":\"";
-        const SHORTEST_CURSOR: usize = 24;
-        let path = self.collection;
-        let list = Client::connected(route.clone(), 1).await?.get(path).await?;
-        let list = String::from_utf8(list)?;
-        let version = |found: Option<(&str, &str)>| Some(found?.1.split('"').next()?.to_owned());
-        let cursor = version(list.rsplit_once(KEY)).filter(|version| version.len() >= SHORTEST_CURSOR);
-        let version = cursor.or_else(|| version(list.split_once(KEY)));
-        let version = version.context("a list has no resourceVersion")?;
-        Ok(format!(
-            "{path}?watch=true&resourceVersion={version}&allowWatchBookmarks=true"
-        ))
-    }
-
     /// So many events of each member, `rate` a second over all, 0 as fast as they are taken. Returns when they are
     /// ordered, or made.
     async fn emit(&self, events: u64, rate: u64) -> anyhow::Result<()> {
@@ -148,10 +131,26 @@ impl Views {
     }
 }
 
+/// A watch of a collection from now: the list says where now is. Members tell it before the items, the merged view behind them,
+/// and its cursors are longer than any version of an object.
+pub(crate) async fn watch_from_now(route: &Route, path: &str) -> anyhow::Result<String> {
+    const KEY: &str = "\"resourceVersion\":\"";
+    const SHORTEST_CURSOR: usize = 24;
+    let list = Client::connected(route.clone(), 1).await?.get(path).await?;
+    let list = String::from_utf8(list)?;
+    let version = |found: Option<(&str, &str)>| Some(found?.1.split('"').next()?.to_owned());
+    let cursor = version(list.rsplit_once(KEY)).filter(|version| version.len() >= SHORTEST_CURSOR);
+    let version = cursor.or_else(|| version(list.split_once(KEY)));
+    let version = version.context("a list has no resourceVersion")?;
+    Ok(format!(
+        "{path}?watch=true&resourceVersion={version}&allowWatchBookmarks=true"
+    ))
+}
+
 /// Events of one burst as one reader saw them.
 #[derive(Default)]
-struct Heard {
-    events: u64,
+pub(crate) struct Heard {
+    pub(crate) events: u64,
     /// Nanoseconds from when each was made.
     delays: Vec<u64>,
 }
@@ -167,7 +166,7 @@ pub(crate) async fn bursts(views: &Views, amount: Amount, rate: u64) -> anyhow::
     for (name, routes) in ways {
         let mut watches = Vec::new();
         for route in routes {
-            let path = views.watch(route).await?;
+            let path = watch_from_now(route, views.collection).await?;
             let mut client = Client::new(route.clone());
             let opened = client
                 .watch(&path, 1, 1)
@@ -234,7 +233,7 @@ fn quantile(nanoseconds: &[u64], thousandths: usize) -> f64 {
 }
 
 /// Reads until so many events have come. Bookmarks carry no time and do not count.
-async fn hear(stream: &mut RecvStream, events: u64) -> anyhow::Result<Heard> {
+pub(crate) async fn hear(stream: &mut RecvStream, events: u64) -> anyhow::Result<Heard> {
     let mut heard = Heard::default();
     let finder = memchr::memmem::Finder::new(pods::MADE_AT);
     let mut kept: Vec<u8> = Vec::new();
@@ -263,7 +262,7 @@ async fn hear(stream: &mut RecvStream, events: u64) -> anyhow::Result<Heard> {
 
 /// Memory per leg of idle merged watches; each then tells of an event of every member.
 pub(crate) async fn legs(views: &Views, amount: Amount) -> anyhow::Result<LegRow> {
-    let path = views.watch(&views.merged).await?;
+    let path = watch_from_now(&views.merged, views.collection).await?;
     tokio::time::sleep(SETTLE).await;
     let before = usage::resident_kib(views.router)?;
     let mut client = Client::new(views.merged.clone());

@@ -4,7 +4,7 @@
 //! is the peer of the control plane's rows, which sends everything again for every change.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures::stream::BoxStream;
@@ -26,15 +26,27 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Longer than any benchmark.
 pub(crate) const TTL: Duration = Duration::from_hours(12);
+/// Until a change is acknowledged.
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Updates under way to the router.
 const OUTBOX: usize = 64;
 
 /// A running hub; ends when dropped.
 pub(crate) struct Hub {
     pub(crate) address: SocketAddr,
-    /// Nonce of the last transaction that all routers are sent: each stream wakes, and needs the newest only.
-    nonce: watch::Sender<u64>,
+    /// The last transaction that all routers are sent: each stream wakes, and needs the newest only.
+    next: watch::Sender<Transaction>,
+    /// Nonce of what was acknowledged last. Whoever waits for one needs the newest only.
+    acknowledged: watch::Receiver<u64>,
     tasks: Tasks,
+}
+
+/// What wakes the streams.
+#[derive(Clone)]
+struct Transaction {
+    nonce: u64,
+    /// `None`: everything.
+    changed: Option<Arc<[v1::Resource]>>,
 }
 
 impl Hub {
@@ -48,11 +60,16 @@ impl Hub {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let incoming = TlsIncoming::new(listener, config, &tasks)?;
         let address = incoming.local_addr();
-        let nonce = watch::Sender::new(1);
+        let next = watch::Sender::new(Transaction {
+            nonce: 1,
+            changed: None,
+        });
+        let (acknowledge, acknowledged) = watch::channel(0);
         let script = Script {
             ca,
             resources: resources.into(),
-            nonce: nonce.subscribe(),
+            next: next.subscribe(),
+            acknowledge,
             tasks: tasks.clone(),
         };
         let server = tonic::transport::Server::builder()
@@ -62,12 +79,37 @@ impl Hub {
         tasks.spawn("bench-hub", async move {
             let _ = served.await;
         });
-        Ok(Self { address, nonce, tasks })
+        Ok(Self {
+            address,
+            next,
+            acknowledged,
+            tasks,
+        })
     }
 
     /// Sends everything to all routers once more.
     pub(crate) fn send_all(&self) {
-        self.nonce.send_modify(|nonce| *nonce += 1);
+        self.send(None);
+    }
+
+    /// Sends the one router these resources, and tells how long it took until it had acknowledged them. A router that begins
+    /// its stream anew is told what the hub began with.
+    pub(crate) async fn change(&mut self, resources: Vec<v1::Resource>) -> anyhow::Result<Duration> {
+        let begun = Instant::now();
+        let nonce = self.send(Some(resources.into()));
+        let acknowledged = self.acknowledged.wait_for(|acknowledged| *acknowledged >= nonce);
+        let waited = tokio::time::timeout(PATIENCE, acknowledged).await;
+        waited.context("the router does not acknowledge a change")??;
+        Ok(begun.elapsed())
+    }
+
+    fn send(&self, changed: Option<Arc<[v1::Resource]>>) -> u64 {
+        let mut nonce = 0;
+        self.next.send_modify(|next| {
+            nonce = next.nonce + 1;
+            *next = Transaction { nonce, changed };
+        });
+        nonce
     }
 }
 
@@ -81,7 +123,8 @@ impl Drop for Hub {
 struct Script {
     ca: Arc<CertificateAuthority>,
     resources: Arc<[v1::Resource]>,
-    nonce: watch::Receiver<u64>,
+    next: watch::Receiver<Transaction>,
+    acknowledge: watch::Sender<u64>,
     tasks: Tasks,
 }
 
@@ -113,17 +156,21 @@ impl Script {
     /// The transaction, less what the router still holds.
     fn transaction(&self, held: &[v1::KnownResource], nonce: u64) -> Vec<v1::RouterUpdate> {
         let known = |resource: &v1::Resource| held.iter().any(|known| known.version == resource.version);
-        let resources = self.resources.iter().filter(|resource| !known(resource)).cloned();
-        let commit = v1::Commit {
+        of(
+            self.resources.iter().filter(|resource| !known(resource)).cloned(),
             nonce,
-            traceparent: String::new(),
-        };
-        resources
-            .map(Out::Resource)
-            .chain([Out::Commit(commit)])
-            .map(update)
-            .collect()
+        )
     }
+}
+
+/// These resources as one transaction.
+fn of(resources: impl Iterator<Item = v1::Resource>, nonce: u64) -> Vec<v1::RouterUpdate> {
+    let commit = v1::Commit {
+        nonce,
+        traceparent: String::new(),
+    };
+    let resources = resources.map(Out::Resource);
+    resources.chain([Out::Commit(commit)]).map(update).collect()
 }
 
 fn update(kind: Out) -> v1::RouterUpdate {
@@ -167,15 +214,21 @@ async fn converse(
     mut messages: Streaming<v1::RouterMessage>,
     send: mpsc::Sender<Result<v1::RouterUpdate, Status>>,
 ) {
-    let mut nonces = script.nonce.clone();
-    nonces.mark_unchanged();
+    let mut next = script.next.clone();
+    next.mark_unchanged();
     loop {
         let answers = tokio::select! {
             message = messages.message() => match message {
                 Ok(Some(message)) => answers(&script, message),
                 _ => return,
             },
-            Ok(()) = nonces.changed() => script.transaction(&[], *nonces.borrow_and_update()),
+            Ok(()) = next.changed() => {
+                let Transaction { nonce, changed } = next.borrow_and_update().clone();
+                match changed {
+                    Some(resources) => of(resources.iter().cloned(), nonce),
+                    None => script.transaction(&[], nonce),
+                }
+            }
         };
         for answer in answers {
             if send.send(Ok(answer)).await.is_err() {
@@ -187,7 +240,16 @@ async fn converse(
 
 fn answers(script: &Script, message: v1::RouterMessage) -> Vec<v1::RouterUpdate> {
     match message.kind {
-        Some(In::Hello(hello)) => script.transaction(&hello.known, *script.nonce.borrow()),
+        Some(In::Hello(hello)) => script.transaction(&hello.known, script.next.borrow().nonce),
+        Some(In::Ack(ack)) => {
+            script.acknowledge.send_replace(ack.nonce);
+            Vec::new()
+        }
+        Some(In::Nack(nack)) => {
+            // Whoever waits for the acknowledgement runs out of patience; this is why.
+            eprintln!("the router refuses a change: {:?}", nack.rejected);
+            Vec::new()
+        }
         Some(In::AccessReview(review)) => vec![update(Out::AccessDecision(v1::AccessDecision {
             id: review.id,
             allowed: true,

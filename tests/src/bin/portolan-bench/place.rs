@@ -88,7 +88,7 @@ impl Used {
 
 /// GETs as fast as they are answered.
 pub(crate) async fn gets(subjects: &[Subject], server: i32, path: &str, amount: Amount) -> anyhow::Result<Vec<GetRow>> {
-    let clients = warm(subjects, path).await?;
+    let clients = warm(subjects, path, amount).await?;
     let mut sums = vec![(Used::default(), Duration::ZERO, Vec::new()); subjects.len()];
     for _ in 0..amount.rounds {
         for ((subject, client), (used, elapsed, latencies)) in subjects.iter().zip(&clients).zip(&mut sums) {
@@ -117,7 +117,7 @@ pub(crate) async fn gets(subjects: &[Subject], server: i32, path: &str, amount: 
 
 /// GETs at a fixed pace.
 pub(crate) async fn latencies(subjects: &[Subject], path: &str, amount: Amount) -> anyhow::Result<Vec<LatencyRow>> {
-    let clients = warm(subjects, path).await?;
+    let clients = warm(subjects, path, amount).await?;
     let mut all = vec![Timings::default(); subjects.len()];
     for _ in 0..amount.rounds {
         for ((subject, client), sum) in subjects.iter().zip(&clients).zip(&mut all) {
@@ -157,7 +157,7 @@ where
     let proxy = subject.proxy.context("nothing stands between client and server")?;
     // Apart from the watches, whose connections may be full.
     let client = Client::connected(subject.route.clone(), 1).await?;
-    client.warm(get, WARM_UP, AT_ONCE).await?;
+    client.warm(get, WARM_UP.min(amount.requests), AT_ONCE).await?;
     tokio::time::sleep(SETTLE).await;
     let before = usage::resident_kib(proxy)?;
     let begun = std::time::Instant::now();
@@ -182,12 +182,12 @@ where
     })
 }
 
-async fn warm(subjects: &[Subject], path: &str) -> anyhow::Result<Vec<Client>> {
+async fn warm(subjects: &[Subject], path: &str, amount: Amount) -> anyhow::Result<Vec<Client>> {
     let mut clients = Vec::with_capacity(subjects.len());
     for subject in subjects {
         let client = Client::connected(subject.route.clone(), CONNECTIONS).await;
         let client = client.with_context(|| subject.name)?;
-        let warm = client.warm(path, WARM_UP, AT_ONCE).await;
+        let warm = client.warm(path, WARM_UP.min(amount.requests), AT_ONCE).await;
         warm.with_context(|| subject.name)?;
         clients.push(client);
     }

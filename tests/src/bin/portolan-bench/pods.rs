@@ -73,6 +73,20 @@ impl Pods {
         self.list.clone()
     }
 
+    /// One of them by itself, filled up to so many bytes.
+    pub(crate) fn one(&self, bytes: usize) -> Bytes {
+        let mut pod = BytesMut::from(&br#"{"kind":"Pod","apiVersion":"v1","#[..]);
+        let mut rest = BytesMut::new();
+        self.write(&mut rest, 0, 1, 0);
+        // The rest's own opening brace goes; an annotation of nothing fills it up.
+        let missing = (bytes + 1).saturating_sub(pod.len() + rest.len());
+        let (before, after) = split_behind(&rest, MADE_AT);
+        pod.extend_from_slice(&before[1..]);
+        pod.extend_from_slice(&b"0".repeat(missing));
+        pod.extend_from_slice(after);
+        pod.freeze()
+    }
+
     fn write(&self, to: &mut BytesMut, number: u64, version: u64, made_at: u128) {
         let head = format!(
             r#"{{"metadata":{{"name":"pod-{member}-{number}","namespace":"{member}","uid":"5f0c33a1-0c53-4b1c-9d5e-{number:012}","resourceVersion":"{version}","annotations":{{"bench/made-at":"{made_at}"}},"#,
@@ -94,6 +108,12 @@ impl Pods {
         event.extend_from_slice(b"}\n");
         event.freeze()
     }
+}
+
+/// In two, behind the first that is `found`.
+fn split_behind<'a>(text: &'a [u8], found: &[u8]) -> (&'a [u8], &'a [u8]) {
+    let at = memchr::memmem::find(text, found).map_or(text.len(), |at| at + found.len());
+    text.split_at(at)
 }
 
 /// Nanoseconds since 1970.
@@ -129,6 +149,8 @@ fn after_version() -> String {
 pub(crate) struct PodEvents {
     pub(crate) pods: std::sync::Arc<Pods>,
     pub(crate) bursts: WatchStream<Burst>,
+    /// Part of the time between two of its events by which this watch is later than others, in thousandths.
+    phase: u32,
     running: Option<Running>,
 }
 
@@ -141,24 +163,37 @@ struct Running {
 }
 
 impl PodEvents {
-    pub(crate) fn new(pods: std::sync::Arc<Pods>, bursts: WatchStream<Burst>) -> Self {
+    /// `number` of the watch: paced events of many watches are spread over time.
+    pub(crate) fn new(pods: std::sync::Arc<Pods>, bursts: WatchStream<Burst>, number: usize) -> Self {
         Self {
             pods,
             bursts,
+            phase: u32::try_from(number % 1_000).unwrap_or_default(),
             running: None,
         }
     }
 }
 
 impl Running {
-    fn new(burst: Burst) -> Self {
+    fn new(burst: Burst, phase: u32) -> Self {
+        let between = Duration::from_secs(1).checked_div(u32::try_from(burst.rate).unwrap_or(u32::MAX));
         Self {
             burst,
-            begun: Instant::now(),
+            begun: Instant::now() + between.unwrap_or_default() * phase / 1_000,
             sent: 0,
             tick: Box::pin(tokio::time::sleep(Duration::ZERO)),
             made: 0,
         }
+    }
+
+    /// When to look again: when the next event is due, and no sooner than timers tick.
+    fn next_look(&self) -> Instant {
+        let soonest = Instant::now() + TICK;
+        if self.burst.rate == 0 {
+            return soonest;
+        }
+        let due = Duration::from_micros((self.sent + 1).saturating_mul(1_000_000).div_ceil(self.burst.rate));
+        soonest.max(self.begun + due)
     }
 
     /// How many should have been sent by now.
@@ -179,7 +214,9 @@ impl Stream for PodEvents {
             let this = &mut *self;
             let Some(running) = &mut this.running else {
                 match Pin::new(&mut this.bursts).poll_next(cx) {
-                    Poll::Ready(Some(burst)) if burst.number > 0 => this.running = Some(Running::new(burst)),
+                    Poll::Ready(Some(burst)) if burst.number > 0 => {
+                        this.running = Some(Running::new(burst, this.phase));
+                    }
                     Poll::Ready(Some(_)) => {}
                     Poll::Ready(None) => return Poll::Ready(None),
                     Poll::Pending => return Poll::Pending,
@@ -205,7 +242,8 @@ impl Stream for PodEvents {
             if running.tick.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            running.tick.as_mut().reset(Instant::now() + TICK);
+            let next = running.next_look();
+            running.tick.as_mut().reset(next);
         }
     }
 }
@@ -227,6 +265,10 @@ mod tests {
             events: 1,
             rate: 0,
         };
+        let one = pods.one(4_096);
+        assert_eq!(one.len(), 4_096);
+        let one: Value = serde_json::from_slice(&one).unwrap();
+        assert_eq!(one["metadata"]["name"], "pod-m0-0");
         let event: Value = serde_json::from_slice(&pods.event(burst, 7)).unwrap();
         assert_eq!(event["object"]["metadata"]["name"], "pod-m0-7");
         assert_eq!(event["object"]["kind"], "Pod");

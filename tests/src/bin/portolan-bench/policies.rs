@@ -1,19 +1,17 @@
 //! What limits cost a request: instructions of the real router for one GET of a caller, without limits and with a thousand.
 //!
-//! Counted by valgrind's callgrind, so that neither the machine nor what runs beside it matters. Of the router alone: hub,
-//! member and client are other processes. A row is a router of its own, whose hub tells it other policies.
+//! Counted by `counter`, so that neither the machine nor what runs beside it matters. Of the router alone: hub, member and
+//! client are other processes. A row is a router of its own, whose hub tells it other policies.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use anyhow::{Context as _, ensure};
-use portolan_tests::programs::argument;
+use anyhow::Context as _;
 use portolan_wire::v1;
 use serde_json::{Value, json};
 
+use crate::counter::Tool;
 use crate::load::Client;
+use crate::place;
 use crate::report::PoliciesSection;
-use crate::scripted::Scripted;
+use crate::scripted::{Content, Scripted, What};
 
 const GET: &str = "/api/v1/namespaces/bench/configmaps/settings";
 const RULES: usize = 1_000;
@@ -27,6 +25,26 @@ struct Case {
     name: &'static str,
     rules: usize,
     rule: fn(usize) -> Value,
+}
+
+/// The hundredth part of them counts a GET.
+fn few_count(index: usize) -> Value {
+    let namespace = if index.is_multiple_of(100) {
+        "*".to_owned()
+    } else {
+        format!("namespace-{index}")
+    };
+    rule(index, ROOMY, &json!(["*"]), &json!([namespace]))
+}
+
+/// So many rules that hold the caller, of which the hundredth part counts a GET.
+pub(crate) fn of_rules(rules: usize) -> Vec<v1::Policy> {
+    let case = Case {
+        name: "",
+        rules,
+        rule: few_count,
+    };
+    case.policies()
 }
 
 const CASES: [Case; 6] = [
@@ -48,14 +66,7 @@ const CASES: [Case; 6] = [
     Case {
         name: "1,000, of which 10 count it",
         rules: RULES,
-        rule: |index| {
-            let namespace = if index % 100 == 0 {
-                "*".to_owned()
-            } else {
-                format!("namespace-{index}")
-            };
-            rule(index, ROOMY, &json!(["*"]), &json!([namespace]))
-        },
+        rule: few_count,
     },
     Case {
         name: "1,000 that count it",
@@ -103,33 +114,32 @@ impl Case {
 
 /// All rows, with so many GETs each.
 pub(crate) async fn run(requests: usize, step: impl Fn(&str)) -> anyhow::Result<PoliciesSection> {
-    let known = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
-    ensure!(
-        known.is_ok_and(|status| status.success()),
-        "valgrind is missing: it counts instructions"
-    );
+    let tool = Tool::choose()?;
     let mut section = PoliciesSection {
         requests,
         ..PoliciesSection::default()
     };
     for case in &CASES {
         step(&format!("policies: {}", case.name));
-        let counted = count(case, requests).await.with_context(|| case.name.to_owned())?;
+        let counted = count(case, tool, requests)
+            .await
+            .with_context(|| case.name.to_owned())?;
         section.add(case.name, counted);
     }
     Ok(section)
 }
 
-async fn count(case: &Case, requests: usize) -> anyhow::Result<f64> {
+async fn count(case: &Case, tool: Tool, requests: usize) -> anyhow::Result<f64> {
     let folder = tempfile::tempdir().context("no temporary folder")?;
-    let counts = folder.path().join("counts");
-    let wrapper = [
-        "valgrind".to_owned(),
-        "--tool=callgrind".to_owned(),
-        "--quiet".to_owned(),
-        format!("--callgrind-out-file={}", argument(&counts)),
-    ];
-    let mut scripted = Scripted::held_by(&wrapper, case.policies()).await?;
+    let what = What {
+        router_by: tool.wrapper(folder.path()),
+        content: Content {
+            policies: case.policies(),
+            ..Content::default()
+        },
+        ..What::default()
+    };
+    let mut scripted = Scripted::of(what).await?;
     scripted.router.ready().await?;
     let merged = scripted
         .subjects()
@@ -137,53 +147,10 @@ async fn count(case: &Case, requests: usize) -> anyhow::Result<f64> {
         .into_iter()
         .find(|subject| subject.name == "router, merged");
     let client = Client::connected(merged.context("a subject")?.route, 1).await?;
-    client.warm(GET, WARM, 1).await?;
-    let pid = scripted.router.pid();
-    dump(pid)?;
-    let before = dumps(&counts)?;
+    client.warm(GET, requests.min(WARM), 1).await?;
+    let counting = tool.count(scripted.router.pid(), folder.path())?;
     client.burst(GET, requests, 1).await?;
-    dump(pid)?;
-    let mut counted = 0.0;
-    for file in dumps(&counts)?.iter().filter(|file| !before.contains(file)) {
-        counted += total(file)?;
-    }
-    ensure!(counted > 0.0, "callgrind has counted nothing");
-    #[expect(clippy::cast_precision_loss, reason = "some thousand")]
-    let requests = requests as f64;
-    Ok(counted / requests)
-}
-
-/// Has the process write what it has counted since the last time.
-fn dump(pid: i32) -> anyhow::Result<()> {
-    let mut control = Command::new("callgrind_control");
-    let told = control
-        .args(["--dump", &pid.to_string()])
-        .stdout(Stdio::null())
-        .status();
-    let told = told.context("cannot start callgrind_control, which comes with valgrind")?;
-    ensure!(told.success(), "callgrind_control: {told}");
-    Ok(())
-}
-
-/// The files that were written so far.
-fn dumps(counts: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let folder = counts.parent().context("a folder")?;
-    let files = std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
-    Ok(files.collect::<Result<_, _>>()?)
-}
-
-/// What a file counts in all.
-fn total(file: &Path) -> anyhow::Result<f64> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    parse_total(&text).with_context(|| format!("no total in {}", file.display()))
-}
-
-fn parse_total(text: &str) -> Option<f64> {
-    let of = |word: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(word)?.trim().parse().ok())
-    };
-    of("totals:").or_else(|| of("summary:"))
+    Ok(counting.end()?.instructions / place::count(requests))
 }
 
 #[cfg(test)]
@@ -191,13 +158,6 @@ mod tests {
     use portolan_crds::CircuitBreakerSpec;
 
     use super::*;
-
-    #[test]
-    fn totals_are_read() {
-        assert_eq!(parse_total("events: Ir\nfn=(1)\n1 2\n\ntotals: 4711\n"), Some(4_711.0));
-        assert_eq!(parse_total("summary: 17\n"), Some(17.0));
-        assert_eq!(parse_total("events: Ir\n"), None);
-    }
 
     #[test]
     fn each_row_has_as_many_rules_as_it_says() {

@@ -2,6 +2,9 @@
 
 mod control;
 mod fleet;
+mod growth;
+mod instructions;
+mod peers;
 mod policies;
 
 use std::fmt::Write as _;
@@ -11,6 +14,9 @@ use serde::Serialize;
 
 pub(crate) use self::control::{ChangeRow, ControlSection, MemoryRow, SyncRow};
 pub(crate) use self::fleet::{FleetRow, FleetSection, LoadRow, ReshardRow};
+pub(crate) use self::growth::{GrowthRow, GrowthSection, GrowthTable};
+pub(crate) use self::instructions::{InstructionsRow, InstructionsSection};
+pub(crate) use self::peers::{COLUMNS, PeerColumn, PeerRow, PeersSection};
 pub(crate) use self::policies::PoliciesSection;
 
 /// One run.
@@ -32,6 +38,12 @@ pub(crate) struct Report {
     pub(crate) fleet: Option<FleetSection>,
     /// What limits cost a request.
     pub(crate) policies: Option<PoliciesSection>,
+    /// The router beside others.
+    pub(crate) peers: Option<PeersSection>,
+    /// Instructions of a GET beside a plain forwarder's.
+    pub(crate) instructions: Option<InstructionsSection>,
+    /// What grows with what the router is told.
+    pub(crate) growth: Option<GrowthSection>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -261,6 +273,15 @@ impl Report {
         }
         if let Some(policies) = &self.policies {
             policies.write(&mut text);
+        }
+        if let Some(peers) = &self.peers {
+            peers.write(&mut text);
+        }
+        if let Some(instructions) = &self.instructions {
+            instructions.write(&mut text);
+        }
+        if let Some(growth) = &self.growth {
+            growth.write(&mut text);
         }
         text
     }

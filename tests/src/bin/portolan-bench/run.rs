@@ -7,6 +7,9 @@ use crate::args::{Place, RunArgs};
 use crate::control;
 use crate::federated;
 use crate::fleet;
+use crate::growth;
+use crate::instructions;
+use crate::peers;
 use crate::place::{self, Amount};
 use crate::policies;
 use crate::real::Real;
@@ -50,18 +53,61 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<()> {
         let fleet = fleet::run(fleet_amount(args), step).await;
         report.fleet = Some(fleet.context("with a large fleet")?);
     }
-    // It takes valgrind, which nothing else needs.
-    if args.only == Some(Place::Policies) {
-        let requests = if args.quick { 100 } else { args.counted_requests.max(1) };
-        report.policies = Some(policies::run(requests, step).await.context("under many limits")?);
+    // It keeps this program to some of the cores, so it comes last.
+    if wanted(Place::Peers) {
+        report.peers = Some(peers::run(args, step).await.context("beside its peers")?);
     }
+    counted(args, &mut report).await?;
     report.machine.load_after = load();
     println!("{}", report.table());
     if let Some(file) = &args.json {
         let json = serde_json::to_vec_pretty(&report)?;
         std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
     }
+    match (&report.instructions, args.max_ratio) {
+        (Some(instructions), Some(most)) => instructions.check(most),
+        _ => Ok(()),
+    }
+}
+
+/// The places that count instructions: it takes perf or valgrind, which nothing else needs.
+async fn counted(args: &RunArgs, report: &mut Report) -> anyhow::Result<()> {
+    let requests = if args.quick { 20 } else { args.counted_requests.max(1) };
+    match args.only {
+        Some(Place::Policies) => {
+            report.policies = Some(policies::run(requests, step).await.context("under many limits")?);
+        }
+        Some(Place::Instructions) => {
+            let counted = instructions::run(&args.router_flag, requests, step).await;
+            report.instructions = Some(counted.context("instructions of a GET")?);
+        }
+        Some(Place::Growth) => {
+            report.growth = Some(
+                growth::run(growth_amount(args, requests), step)
+                    .await
+                    .context("growth")?,
+            );
+        }
+        _ => {}
+    }
     Ok(())
+}
+
+fn growth_amount(args: &RunArgs, requests: usize) -> growth::Amount {
+    if args.quick {
+        return growth::Amount {
+            requests,
+            members: &[1, 20],
+            callers: &[1, 50],
+            rules: &[1, 300],
+        };
+    }
+    growth::Amount {
+        requests,
+        members: &[1, 10, 100, 1_000],
+        callers: &[1, 100, 1_000, 5_000],
+        rules: &[1, 100, 1_000, 10_000],
+    }
 }
 
 fn amount(args: &RunArgs) -> Amount {

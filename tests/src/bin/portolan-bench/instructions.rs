@@ -1,0 +1,83 @@
+//! What a GET costs the router beside a plain hyper forwarder, in instructions, in the same run and by the same tool.
+//!
+//! With a Pod of 4 KiB and a token of 1 KB; one request at a time, and some at once, where wake-ups are shared. Caller: `run`,
+//! which fails if the router costs more than it may.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use crate::backend::POD;
+use crate::counter::{NEVER_SHED, Tool};
+use crate::load::{Client, Route};
+use crate::peers::lanes::{TOKEN_BYTES, quiet};
+use crate::place::{self, Subject};
+use crate::report::{InstructionsRow, InstructionsSection};
+use crate::scripted::{CLUSTER, Scripted, What};
+
+/// Connections and caches are as they are for long when it is counted.
+const WARM: usize = 300;
+/// Requests at a time in the second column.
+pub(crate) const AT_ONCE: usize = 16;
+
+pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> anyhow::Result<InstructionsSection> {
+    let tool = Tool::choose()?;
+    let folder = tempfile::tempdir().context("no temporary folder")?;
+    let flags = &[flags, &[NEVER_SHED.to_owned()]].concat();
+    step(&format!("instructions: starting, by {}", tool.name()));
+    let what = What {
+        router_flags: flags.clone(),
+        router_by: tool.wrapper(folder.path()),
+        forwarder_by: tool.wrapper(folder.path()),
+        token_bytes: TOKEN_BYTES,
+        ..What::default()
+    };
+    let mut scripted = Scripted::of(what).await?;
+    let hub = scripted.hub.address.to_string();
+    let mut silent = scripted.another_router("quiet", &hub, &quiet(flags))?;
+    silent.ready().await?;
+    scripted.router.ready().await?;
+    let forwarder = scripted.forwarder.address("bind").await?;
+    let router = scripted.router.address("bind").await?;
+    let silent_at = silent.address("bind").await?;
+    let explicit = format!("/clusters/{CLUSTER}");
+    let subject = |name, route: anyhow::Result<Route>, pid| Ok(Subject::new(name, route?, Some(pid)));
+    let (loud, silent) = (scripted.router.pid(), silent.pid());
+    let subjects: Vec<anyhow::Result<Subject>> = vec![
+        subject("plain hyper", scripted.to_server(&forwarder), scripted.forwarder.pid()),
+        subject("router, explicit", scripted.to_router(&router, &explicit), loud),
+        subject("router, merged", scripted.to_router(&router, ""), loud),
+        subject(
+            "no access lines, explicit",
+            scripted.to_router(&silent_at, &explicit),
+            silent,
+        ),
+        subject("no access lines, merged", scripted.to_router(&silent_at, ""), silent),
+    ];
+    let mut section = InstructionsSection {
+        tool: tool.name(),
+        requests,
+        ..InstructionsSection::default()
+    };
+    for subject in subjects {
+        let subject = subject?;
+        step(&format!("instructions: {}", subject.name));
+        let row = count(&subject, tool, folder.path(), requests).await;
+        section.add(row.with_context(|| subject.name)?, subject.name.starts_with("router"));
+    }
+    Ok(section)
+}
+
+async fn count(subject: &Subject, tool: Tool, folder: &Path, requests: usize) -> anyhow::Result<InstructionsRow> {
+    let pid = subject.proxy.context("nothing stands between client and server")?;
+    let client = Client::connected(subject.route.clone(), 1).await?;
+    client.warm(POD, requests.min(WARM), 1).await?;
+    let mut counted = [0.0; 2];
+    for (counted, at_once) in counted.iter_mut().zip([1, AT_ONCE]) {
+        let counting = tool.count(pid, folder)?;
+        client.burst(POD, requests, at_once).await?;
+        *counted = counting.end()?.instructions / place::count(requests);
+    }
+    let [alone, at_once] = counted;
+    Ok(InstructionsRow::new(subject.name, alone, at_once))
+}
