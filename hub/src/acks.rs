@@ -39,6 +39,10 @@ const READERS_WITHIN: Duration = Duration::from_hours(1);
 
 /// One router.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what it can do and what it has said, each apart from the others"
+)]
 pub(crate) struct RouterState {
     pub(crate) epoch: u64,
     pub(crate) version: String,

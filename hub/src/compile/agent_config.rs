@@ -42,10 +42,6 @@ impl AgentOrders {
         &self.routers.routers
     }
 
-    pub(super) fn shared_routers(&self) -> &Arc<v1::Routers> {
-        &self.routers
-    }
-
     #[cfg(test)]
     pub(crate) fn rest(&self) -> &v1::AgentConfig {
         &self.rest
@@ -115,9 +111,16 @@ fn who_acts_in(
         let seeing = scopes.iter().zip(&told).filter(|(_, sees)| **sees);
         let mut routers: Vec<_> = seeing.flat_map(|((_, routers), _)| routers.iter().cloned()).collect();
         routers.sort_by(|a, b| a.name.cmp(&b.name));
-        earlier.routers(cluster, v1::Routers { routers })
+        as_before(earlier, cluster, v1::Routers { routers })
     };
     known.entry(told.clone()).or_insert_with(make).clone()
+}
+
+/// These routers, as an agent was told before if they are the same.
+fn as_before(earlier: Earlier<'_>, cluster: &str, routers: v1::Routers) -> Arc<v1::Routers> {
+    let told = earlier.0.and_then(|world| world.agent_configs.get(cluster));
+    let same = told.filter(|told| *told.routers == routers);
+    same.map_or_else(|| Arc::new(routers), |told| told.routers.clone())
 }
 
 /// The configured kinds and those that limits in force name, without repetition.

@@ -241,13 +241,12 @@ impl<'a> Pass<'a> {
         let decided = match &draft.present {
             Ok((spec, wanted)) => {
                 let refused = self.refused.get(name);
-                verdict.conflicts = match refused {
-                    Some(conflicts) => conflicts.clone(),
-                    None => {
-                        let (conflicts, moving) = self.contested(name, wanted);
-                        awaited = Some((Arc::as_ptr(wanted), moving));
-                        conflicts
-                    }
+                verdict.conflicts = if let Some(conflicts) = refused {
+                    conflicts.clone()
+                } else {
+                    let (conflicts, moving) = self.contested(name, wanted);
+                    awaited = Some((Arc::as_ptr(wanted), moving));
+                    conflicts
                 };
                 let judged = draft.settled || draft.kin.root().is_some();
                 if judged || verdict.conflicts.is_empty() {

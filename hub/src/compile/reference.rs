@@ -10,7 +10,7 @@ use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
 use sha2::{Digest, Sha256};
 
-use super::{AgentOrders, World};
+use super::World;
 use crate::facts::PolicyName;
 
 /// Bytes of a version, printed in hex: enough that no two contents of a fleet's life collide.
@@ -163,14 +163,6 @@ impl Earlier<'_> {
             Some(known) => known.clone().provisional(false),
             None => Compiled::new(body),
         }
-    }
-
-    /// These routers, as an agent was told before if they are the same.
-    pub(super) fn routers(self, cluster: &str, routers: v1::Routers) -> Arc<v1::Routers> {
-        let known = self.0.and_then(|world| world.agent_configs.get(cluster));
-        let known = known.map(AgentOrders::shared_routers);
-        let known = known.filter(|known| ***known == routers).cloned();
-        known.unwrap_or_else(|| Arc::new(routers))
     }
 }
 

@@ -30,8 +30,6 @@ pub(crate) const NAMESPACES: [&str; 12] = [
 const HOMES: [[&str; 2]; 3] = [["h-re", "h-rw"], ["h-ge", "h-gw"], ["h-be", "h-bw"]];
 /// Name of the ConfigMap in which is counted.
 pub(crate) const COUNTER: &str = "counter";
-/// Begins the names of ConfigMaps that say who was there, each of one write.
-pub(crate) const MARK: &str = "mark-";
 const MAPS: &str = "/api/v1/configmaps";
 /// What the condition is called by which a shard says that members refuse late writes.
 const FENCED: &str = "HandoverFenced";
@@ -128,7 +126,7 @@ impl Ground {
             kubeconfigs,
             _balancer: balancer,
             hub_way,
-            slow: SlowAdmission::start(&world).await?,
+            slow: SlowAdmission::start(&world, &MEMBERS).await?,
             world,
         };
         ground.quick_breakers().await?;

@@ -15,9 +15,10 @@ use portolan_tests::world::{HUB, World};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::ground::{COUNTER, Ground, MARK, MEMBERS, NAMESPACES, member_of};
+use crate::ground::{COUNTER, Ground, MEMBERS, NAMESPACES, member_of};
 use crate::judge::{Grant, Write};
 use crate::late::Former;
+use crate::slow::MARK;
 
 const COUNTERS: &str = "/registry/configmaps/m-";
 const LEDGER: &str = "/registry/configmaps/portolan-system/portolan-ledger-";

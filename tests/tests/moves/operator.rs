@@ -20,8 +20,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::crashes::HELD_UP_MOST;
-use crate::ground::{COUNTER, Ground, MARK, MEMBERS, NAMESPACES, member_of};
+use crate::ground::{COUNTER, Ground, MEMBERS, NAMESPACES, member_of};
 use crate::judge::{Answer, Attempt, Author, told};
+use crate::slow::MARK;
 use crate::slow::WAITS_MOST;
 
 /// Between two writes of one counter.

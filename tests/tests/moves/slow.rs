@@ -27,8 +27,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
-use crate::ground::{MARK, MEMBERS};
-
+/// Begins the names of ConfigMaps that say who was there, each of one write.
+pub(crate) const MARK: &str = "mark-";
 /// For how long each mark waits, so that most of the time one does.
 const WAITS: Duration = Duration::from_millis(1_500);
 /// Every other one waits on while its namespace is being released, for so long in all: longer than a release takes on a busy machine.
@@ -48,8 +48,8 @@ pub(crate) struct SlowAdmission {
 }
 
 impl SlowAdmission {
-    /// In all members.
-    pub(crate) async fn start(world: &World) -> anyhow::Result<Self> {
+    /// In these members.
+    pub(crate) async fn start(world: &World, members: &[&str]) -> anyhow::Result<Self> {
         let ca = CertificateAuthority::generate("slow admission")?;
         let issued = ca.issue_server("slow", &["127.0.0.1"], DAY)?;
         let identity = IdentityStore::new(Identity::from_pem(&issued.cert_pem, &issued.key_pem)?);
@@ -59,7 +59,7 @@ impl SlowAdmission {
         let mut accepting = JoinSet::new();
         let releasing = Releasing::default();
         accepting.spawn(accept(listener, acceptor, releasing.clone()));
-        for member in MEMBERS {
+        for member in members {
             let all = Api::<ValidatingWebhookConfiguration>::all(world.cluster(member).client().await?);
             all.create(&PostParams::default(), &serde_json::from_value(webhook.clone())?)
                 .await?;

@@ -64,7 +64,7 @@ pub(super) fn away(routers: &Routers) -> Vec<Away> {
 pub(super) fn behind<'a>(world: &'a World, name: &str, state: &RouterState) -> Vec<&'a Ref> {
     let scope = Scope::of(&state.subscription, world);
     let due = world.all_for(name).filter(|(entry, compiled)| {
-        let held = state.held.get(*entry);
+        let held = state.held.get(entry);
         let is_current = held == Some(&compiled.resource.version);
         // Of policies such a router is told nothing; what was made without all facts replaces nothing.
         let is_told = state.serves_policies || !matches!(entry, Ref::Policy(_));

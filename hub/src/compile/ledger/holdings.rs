@@ -30,7 +30,7 @@ impl Ledger {
     pub(crate) fn holdings(&self) -> Holdings<'_> {
         let mut holdings = Holdings::default();
         for (cluster, namespaces) in &self.pairs {
-            for (namespace, entry) in namespaces.iter() {
+            for (namespace, entry) in namespaces {
                 if let Some(owner) = &entry.owner {
                     let of_owner = holdings.0.entry(owner).or_default();
                     of_owner.push((cluster.as_str(), namespace.as_str(), entry));

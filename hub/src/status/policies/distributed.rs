@@ -145,7 +145,7 @@ fn policy_of(held: &Ref) -> Option<&PolicyName> {
 fn lagging<'a>(world: &'a World, state: &RouterState, scope: &Scope) -> BTreeSet<&'a str> {
     let lags = |view: &&Ref| {
         let present = world.resources.get(*view);
-        present.is_some_and(|present| state.held.get(*view) != Some(present.version()))
+        present.is_some_and(|present| state.held.get(view) != Some(present.version()))
     };
     let views = scope.views(world).filter(lags).filter_map(|view| world.view_of(view));
     views.flat_map(|view| &view.policies).map(String::as_str).collect()

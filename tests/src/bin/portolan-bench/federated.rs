@@ -13,11 +13,10 @@ use h2::RecvStream;
 use crate::backend::PODS;
 use crate::lists::{self, Form, Ways};
 use crate::load::{Client, Route};
-use crate::place::count;
 use crate::pods;
 use crate::report::{EventRow, FederatedSection, LegRow};
 use crate::scripted::Scripted;
-use crate::usage;
+use crate::usage::{self, count};
 use crate::writers::Writers;
 
 /// A burst may take this long.

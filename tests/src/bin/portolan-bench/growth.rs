@@ -14,7 +14,6 @@ use portolan_wire::v1::resource::Body;
 use crate::backend::POD;
 use crate::counter::{NEVER_SHED, Tool};
 use crate::load::Client;
-use crate::place;
 use crate::policies;
 use crate::report::{GrowthRow, GrowthSection, GrowthTable};
 use crate::scripted::{Content, Scripted, What, caller, cluster, credential, resource};
@@ -164,7 +163,7 @@ async fn count(axis: Axis, row: &mut GrowthRow, tool: Tool, requests: usize) -> 
     client.burst(POD, requests, 1).await?;
     let counted = counting.end()?;
     let of_requests = counted.instructions - row.idle * counted.elapsed.as_secs_f64();
-    row.instructions = of_requests / place::count(requests);
+    row.instructions = of_requests / usage::count(requests);
     Ok(())
 }
 

@@ -11,14 +11,13 @@ use crate::backend::POD;
 use crate::counter::{NEVER_SHED, Tool};
 use crate::load::{Client, Route};
 use crate::peers::lanes::{TOKEN_BYTES, quiet};
-use crate::place::{self, Subject};
-use crate::report::{InstructionsRow, InstructionsSection};
+use crate::place::Subject;
+use crate::report::{AT_ONCE, InstructionsRow, InstructionsSection};
 use crate::scripted::{CLUSTER, Scripted, What};
+use crate::usage;
 
 /// Connections and caches are as they are for long when it is counted.
 const WARM: usize = 300;
-/// Requests at a time in the second column.
-pub(crate) const AT_ONCE: usize = 16;
 
 pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> anyhow::Result<InstructionsSection> {
     let tool = Tool::choose()?;
@@ -76,7 +75,7 @@ async fn count(subject: &Subject, tool: Tool, folder: &Path, requests: usize) ->
     for (counted, at_once) in counted.iter_mut().zip([1, AT_ONCE]) {
         let counting = tool.count(pid, folder)?;
         client.burst(POD, requests, at_once).await?;
-        *counted = counting.end()?.instructions / place::count(requests);
+        *counted = counting.end()?.instructions / usage::count(requests);
     }
     let [alone, at_once] = counted;
     Ok(InstructionsRow::new(subject.name, alone, at_once))

@@ -197,7 +197,7 @@ async fn lists(lanes: &mut Lanes, amount: Amount, rows: &mut Rows) -> anyhow::Re
         }
     }
     for ((lane, view, _), (used, bytes)) in all.iter().zip(sums) {
-        rows.listed(*lane, *view, used * 1e9 / place::count(bytes));
+        rows.listed(*lane, *view, used * 1e9 / usage::count(bytes));
         rows.list_bytes(bytes / amount.place.rounds);
     }
     Ok(())

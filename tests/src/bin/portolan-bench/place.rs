@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::load::{self, Client, Route, Timings};
 use crate::report::{GetRow, LatencyRow, WatchRow};
-use crate::usage;
+use crate::usage::{self, count};
 
 /// Requests in flight in the throughput rows.
 const AT_ONCE: usize = 64;
@@ -192,8 +192,4 @@ async fn warm(subjects: &[Subject], path: &str, amount: Amount) -> anyhow::Resul
         clients.push(client);
     }
     Ok(clients)
-}
-
-pub(crate) fn count(number: usize) -> f64 {
-    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }

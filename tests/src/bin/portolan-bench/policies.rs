@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::counter::Tool;
 use crate::load::Client;
-use crate::place;
 use crate::report::PoliciesSection;
 use crate::scripted::{Content, Scripted, What};
+use crate::usage;
 
 const GET: &str = "/api/v1/namespaces/bench/configmaps/settings";
 const RULES: usize = 1_000;
@@ -150,7 +150,7 @@ async fn count(case: &Case, tool: Tool, requests: usize) -> anyhow::Result<f64> 
     client.warm(GET, requests.min(WARM), 1).await?;
     let counting = tool.count(scripted.router.pid(), folder.path())?;
     client.burst(GET, requests, 1).await?;
-    Ok(counting.end()?.instructions / place::count(requests))
+    Ok(counting.end()?.instructions / usage::count(requests))
 }
 
 #[cfg(test)]

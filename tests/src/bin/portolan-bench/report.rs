@@ -15,7 +15,7 @@ use serde::Serialize;
 pub(crate) use self::control::{ChangeRow, ControlSection, MemoryRow, SyncRow};
 pub(crate) use self::fleet::{FleetRow, FleetSection, LoadRow, ReshardRow};
 pub(crate) use self::growth::{GrowthRow, GrowthSection, GrowthTable};
-pub(crate) use self::instructions::{InstructionsRow, InstructionsSection};
+pub(crate) use self::instructions::{AT_ONCE, InstructionsRow, InstructionsSection};
 pub(crate) use self::peers::{COLUMNS, PeerColumn, PeerRow, PeersSection};
 pub(crate) use self::policies::PoliciesSection;
 

@@ -44,3 +44,8 @@ mod tests {
         }
     }
 }
+
+/// As a number to divide by; what does not fit is the most that does.
+pub(crate) fn count(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}

@@ -8,8 +8,9 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use crate::backend::PODS;
 use crate::federated::{hear, watch_from_now};
 use crate::load::{Client, Route};
-use crate::place::{Subject, count};
+use crate::place::Subject;
 use crate::usage;
+use crate::usage::count;
 
 /// Beyond the time that the events take by their pace.
 const PATIENCE: Duration = Duration::from_mins(1);

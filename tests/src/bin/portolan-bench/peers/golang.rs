@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::lanes::{Lane, Lanes};
 use crate::backend::POD;
-use crate::place::count;
 use crate::usage;
+use crate::usage::count;
 
 const CONNECTIONS: &str = "4";
 const AT_ONCE: &str = "64";

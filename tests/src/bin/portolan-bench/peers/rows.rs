@@ -157,7 +157,7 @@ impl Rows {
 
     pub(crate) fn stormed(&mut self, lane: Lane, clients: usize, stormed: &Stormed) {
         let text = format!("{clients} reconnects with one GET each, answered");
-        let answered = crate::place::count(stormed.answered);
+        let answered = crate::usage::count(stormed.answered);
         self.set(What::Reconnects, lane, text, answered);
         let seconds = stormed.elapsed.as_secs_f64();
         self.set(

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::place::count;
+use crate::usage::count;
 
 /// What differs by less is flat.
 const FLAT: f64 = 0.05;

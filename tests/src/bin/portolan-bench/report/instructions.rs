@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
 
-use crate::instructions::AT_ONCE;
+/// Requests at a time in the second column.
+pub(crate) const AT_ONCE: usize = 16;
 
 /// One GET of a Pod, by who forwards it.
 #[derive(Debug, Default, Serialize)]
