@@ -58,11 +58,11 @@ impl HubPlane {
         let client = cluster.client().await?;
         let ca = eventually("the hub has a CA", || hub_cluster::ca(&client)).await;
         Ok(Self {
+            testbed,
             ca,
             hub,
             address,
             admin,
-            testbed,
             dir,
         })
     }
