@@ -28,6 +28,11 @@ fn read(pid: i32, file: &str) -> anyhow::Result<String> {
     std::fs::read_to_string(format!("/proc/{pid}/{file}")).with_context(|| format!("process {pid} is gone"))
 }
 
+/// As a number to divide by; what does not fit is the most that does.
+pub(crate) fn count(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,9 +48,4 @@ mod tests {
             assert!(begun.elapsed().as_secs() < 60, "still {before}");
         }
     }
-}
-
-/// As a number to divide by; what does not fit is the most that does.
-pub(crate) fn count(number: usize) -> f64 {
-    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }
