@@ -111,13 +111,7 @@ impl Ground {
             router.ready().await;
         }
         let balancer = Balancer::start(routers.iter().map(|router| router.bind().to_owned()).collect()).await?;
-        let mut kubeconfigs = BTreeMap::new();
-        for shard in SHARDS {
-            let text = std::fs::read_to_string(world.fleet.merged_kubeconfig(shard))?;
-            let kubeconfig = world.fleet.dir().join(format!("moves-{shard}.kubeconfig"));
-            std::fs::write(&kubeconfig, text.replace(routers[0].bind(), &balancer.address))?;
-            kubeconfigs.insert(shard, kubeconfig);
-        }
+        let kubeconfigs = kubeconfigs(&world, routers[0].bind(), &balancer.address)?;
         let mut ground = Self {
             hub,
             routers: routers.map(Mutex::new),
@@ -258,4 +252,16 @@ async fn world() -> anyhow::Result<World> {
         ..Plan::default()
     };
     World::start(plan).await
+}
+
+/// Those of the shards, by another address.
+fn kubeconfigs(world: &World, bind: &str, address: &str) -> anyhow::Result<BTreeMap<&'static str, PathBuf>> {
+    let mut kubeconfigs = BTreeMap::new();
+    for shard in SHARDS {
+        let text = std::fs::read_to_string(world.fleet.merged_kubeconfig(shard))?;
+        let kubeconfig = world.fleet.dir().join(format!("moves-{shard}.kubeconfig"));
+        std::fs::write(&kubeconfig, text.replace(bind, address))?;
+        kubeconfigs.insert(shard, kubeconfig);
+    }
+    Ok(kubeconfigs)
 }
