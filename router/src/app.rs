@@ -14,7 +14,7 @@ use portolan_runtime::telemetry::Keeper;
 use portolan_runtime::tls::{self, ALPN_HTTP, CaFile, ClientAuth, DEFAULT_RELOAD_PERIOD, IdentityStore, TrustStore};
 use portolan_runtime::{Readiness, Tasks, Telemetry};
 use portolan_wire::client::{CaNews, HubLink};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 
 use crate::accept::{self, AcceptConfig};
@@ -40,9 +40,12 @@ use crate::stage::fanout::open::{OpenCollector, OpenWatches};
 use crate::stage::identify::Identifier;
 use crate::stage::identify::metrics::IdentifyMetrics;
 
-/// For admin connections and the last writes, after the traffic is drained.
 /// From a client's handshake to its first request whose sender is known; longer than a member takes to review a token.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
+/// Connections that the kernel keeps until they are accepted: of what finds no place it forgets the first packet, and clients
+/// send that again after a second at the earliest. The kernel takes no more than its own `somaxconn`, mostly 4,096.
+const BACKLOG: u32 = 16_384;
+/// For admin connections and the last writes, after the traffic is drained.
 const CONTROL_DRAIN: Duration = Duration::from_secs(3);
 
 /// Where a router can be reached.
@@ -313,6 +316,7 @@ fn admit(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Admit> {
     let counts = Limits {
         requests: limits.requests,
         streams: limits.streams,
+        waiting: limits.waiting,
     };
     let admit = Admit::new(counts, load.clone(), metrics);
     let held = admit.clone();
@@ -330,10 +334,14 @@ fn discovery(parts: &Parts, own: OwnRequests, clients: &Tasks, tasks: &Tasks) ->
 
 /// On the runtime that accepts from it: a listener is woken by the one it was made on.
 fn listen(address: SocketAddr, traffic: &Handle) -> std::io::Result<TcpListener> {
-    let listener = std::net::TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
     let _on_traffic = traffic.enter();
-    TcpListener::from_std(listener)
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 fn make_folder(path: &Path) -> anyhow::Result<()> {

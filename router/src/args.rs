@@ -122,6 +122,11 @@ struct LimitArgs {
     /// Watches and upgrades served at a time.
     #[arg(long, env = "PORTOLAN_MAX_STREAMS", default_value_t = 50_000)]
     max_streams: usize,
+    /// Memory of requests that wait for their turn: with more they are answered 429. Some 10 KiB each: a router that starts
+    /// again has a request of each client waiting. One shard has seven eighths of it, one caller three quarters, and those
+    /// whose token one member is to review a quarter.
+    #[arg(long, env = "PORTOLAN_MAX_WAITING", value_name = "BYTES", default_value = "256Mi", value_parser = parse_bytes)]
+    max_waiting: u64,
     /// Memory that this process may use, such as 512Mi; besides the limit of its cgroup, which it finds by itself.
     #[arg(long, env = "PORTOLAN_MEMORY_LIMIT", value_name = "BYTES", value_parser = parse_bytes)]
     memory_limit: Option<u64>,
@@ -222,6 +227,8 @@ pub(crate) struct Limits {
     pub(crate) requests: usize,
     /// Watches and upgrades in flight.
     pub(crate) streams: usize,
+    /// Memory of requests that wait, in bytes.
+    pub(crate) waiting: usize,
     /// Bytes of memory, of this process alone.
     pub(crate) memory: Option<u64>,
     /// When to shed.
@@ -371,6 +378,7 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
         connections: args.max_connections,
         requests: args.max_requests,
         streams: args.max_streams,
+        waiting: usize::try_from(args.max_waiting).unwrap_or(usize::MAX),
         memory: args.memory_limit,
         shed: load::Settings {
             memory: args.shed_memory,

@@ -28,7 +28,7 @@ use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
 use crate::resource::access::MemberApi;
-use crate::stage::admit::{Admit, Downstream};
+use crate::stage::admit::{Admit, Arrival, headers_bytes};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::media::elements;
@@ -73,8 +73,6 @@ pub(crate) struct Sender<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// Of the client certificate.
     pub(crate) peer: Option<&'a PeerIdentity>,
-    /// The connection.
-    pub(crate) downstream: &'a Downstream,
     /// What it sent.
     pub(crate) asked: &'a ApiRequest,
 }
@@ -146,7 +144,8 @@ impl Identifier {
             Known::Pod(reviewed) => reviewed,
             Known::Signed(signed) => {
                 let span = reviewed_at(&signed.claimed.key.home_cluster);
-                self.review(*signed, sender).instrument(span).await?
+                let tenant = tenant_of(&signed.claimed, snapshot);
+                self.review(*signed, tenant, sender).instrument(span).await?
             }
         };
         caller_of(&reviewed, snapshot).map(Caller::Pod)
@@ -198,24 +197,22 @@ impl Identifier {
     }
 
     /// Asks the member that signed it, or waits for the answer that another request with it waits for.
-    async fn review(&self, signed: Signed, sender: &Sender<'_>) -> Result<Arc<Reviewed>, Fault> {
+    async fn review(&self, signed: Signed, tenant: Arc<str>, sender: &Sender<'_>) -> Result<Arc<Reviewed>, Fault> {
         let Signed {
             token,
             hash,
             life,
             claimed,
         } = signed;
-        let (admit, downstream) = (self.admit.clone(), sender.downstream);
-        let _arrived = admit
-            .arrive(downstream, &claimed.key.home_cluster, sender.asked)
-            .await?;
-        // Another request's answer may have come meanwhile.
-        if let Some(outcome) = self.kept(hash) {
-            return outcome;
-        }
-        let (members, address, admit) = (self.members.clone(), downstream.address, admit.clone());
         let member = claimed.key.home_cluster.clone();
-        let permit = |lease: Arc<Notify>| async move { admit.review(&member, address, lease.notified()).await };
+        let _arrived = self.admit.arrive(&Arrival {
+            member: &member,
+            tenant: &tenant,
+            head: headers_bytes(sender.headers) + sender.asked.path.len(),
+            lease: sender.asked.is_lease(),
+        })?;
+        let (members, admit) = (self.members.clone(), self.admit.clone());
+        let permit = |lease: Arc<Notify>| async move { admit.review(&member, &tenant, lease.notified()).await };
         let review = review::review(members, token, claimed);
         let (running, source) = self.cache.review(hash, life, permit, review);
         if sender.asked.is_lease() {
@@ -364,6 +361,14 @@ fn caller_of(reviewed: &Reviewed, snapshot: &Snapshot) -> Result<Arc<CallerView>
             configs.len(),
             configs.join(", ")
         ))),
+    }
+}
+
+/// With whom those share who wait for the token's review: what it says is true, but perhaps no more.
+fn tenant_of(claimed: &Reviewed, snapshot: &Snapshot) -> Arc<str> {
+    match snapshot.callers.get(&claimed.key) {
+        Some(view) => Caller::Pod(view.clone()).tenant(),
+        None => Caller::NO_SHARD.into(),
     }
 }
 

@@ -201,7 +201,6 @@ impl World {
         let sender = Sender {
             headers: &map,
             peer,
-            downstream: &self.identifier.admit.downstream([127, 0, 0, 1].into()),
             asked: &get(path),
         };
         let outcome = self.identifier.identify_at(&sender, &self.snapshot, now).await;
