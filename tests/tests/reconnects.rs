@@ -17,7 +17,7 @@ mod storm;
 
 use std::time::Duration;
 
-use portolan_testbed::eventually;
+use portolan_testbed::{eventually, patience};
 use portolan_tests::daemon::Daemon;
 use portolan_tests::programs::admin_get;
 use portolan_tests::routers;
@@ -31,8 +31,6 @@ use self::storm::{Storm, counter};
 /// Clients of the short form, and requests that its router serves at a time: as the default's are to 5,000.
 const CLIENTS: usize = 500;
 const MAX_REQUESTS: usize = 400;
-/// After a wait as long as this a client library gives up its handshake.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The world, its router that starts again, and callers. One test at a time has them.
 static GROUND: OnceCell<Mutex<Ground>> = OnceCell::const_new();
@@ -50,6 +48,15 @@ fn long() -> Option<usize> {
 
 fn clients() -> usize {
     long().unwrap_or(CLIENTS)
+}
+
+/// How long a client waits for its connection: ten seconds, as libraries do, of a router that is built for use.
+fn connects_within() -> Duration {
+    if long().is_some() {
+        Duration::from_secs(10)
+    } else {
+        patience()
+    }
 }
 
 async fn ground() -> &'static Mutex<Ground> {
@@ -76,19 +83,31 @@ async fn start() -> anyhow::Result<Ground> {
 
 impl Ground {
     /// Kills the router and starts it again; it has no connection to a member then, and knows no token.
-    async fn restart(&mut self, callers: usize) {
+    async fn restart(&mut self) {
         self.router.kill().await.unwrap();
         self.router.start_again().await.unwrap();
         self.router.ready().await;
-        self.knows(callers).await;
+        self.knows_all().await;
     }
 
-    /// Waits until the router has heard of so many callers, shards and all.
-    async fn knows(&self, callers: usize) {
+    /// Waits until the router has heard of all callers.
+    async fn knows_all(&self) {
+        let member = self.world.direct_door("east").await.unwrap();
+        let pods = member
+            .get("/api/v1/namespaces/operators/pods", &[])
+            .await
+            .unwrap()
+            .json();
+        let all = pods["items"].as_array().unwrap().len() as u64;
         eventually("the router knows all callers", || async {
-            let metrics = admin_get(self.router.admin(), "/metrics").await.ok()?;
+            let metrics = admin_get(self.router.admin(), "/metrics").await;
+            let metrics = metrics.map_err(|error| format!("{error:#}"))?;
             let known = counter(&metrics, "portolan_router_snapshot_callers");
-            (known >= u64::try_from(callers).ok()?).then_some(())
+            if known >= all {
+                Ok(())
+            } else {
+                Err(format!("{known} of {all}"))
+            }
         })
         .await;
     }
@@ -96,7 +115,7 @@ impl Ground {
     /// All clients of these operators come back after a restart.
     async fn all_come_back(&mut self, what: &str, operators: &Operators) {
         self.served(operators).await;
-        self.restart(operators.callers()).await;
+        self.restart().await;
         let before = self.reviews().await;
         let storm = Storm::run(&operators.doors(self.router.bind()), clients()).await;
         let metrics = admin_get(self.router.admin(), "/metrics").await.unwrap();
@@ -115,7 +134,7 @@ impl Ground {
 
     /// Waits until each operator is served: the next run of the router finds all it needs in its state file.
     async fn served(&self, operators: &Operators) {
-        self.knows(operators.callers()).await;
+        self.knows_all().await;
         for door in operators.one_of_each(self.router.bind()) {
             eventually("an operator is served", || async {
                 let answer = door.get().await.map_err(|error| format!("{error:#}"))?;

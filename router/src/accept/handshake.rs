@@ -1,6 +1,6 @@
 //! TLS handshakes of clients, so many at a time and in the order in which they came: of thousands that come at once, as when
 //! a router has started again, the first are served while the last still wait, instead of all when all are through. What
-//! runs already, and its timers, wait behind a few of them only.
+//! runs already, and its timers, wait behind some of them only.
 //!
 //! Who has not said anything has no turn, and nobody keeps one for long: a client that is slow goes on without. So nobody
 //! delays others by more than it costs to begin. Caller: `accept`.
@@ -18,8 +18,9 @@ use tokio_rustls::server::TlsStream;
 
 use crate::resource::upstream::socket::{self, Bulk};
 
-/// At a time. A handshake costs a core a fraction of a millisecond, so these keep it busy while their clients answer.
-const TURNS: usize = 64;
+/// At a time. A handshake costs a core a fraction of a millisecond, so these are some dozen of them. Not fewer: beside the
+/// requests of clients that have theirs already, handshakes must go on, as clients wait no longer than seconds for them.
+const TURNS: usize = 512;
 /// With its turn: several times what a handshake takes within a region.
 const TURN: Duration = Duration::from_millis(100);
 

@@ -86,13 +86,14 @@ impl Operators {
 
     /// Of every caller, at a router.
     pub(crate) fn doors(&self, router: &str) -> Vec<Client> {
-        let client = |(token, path): &(String, String)| Client {
-            door: Door {
-                address: router.to_owned(),
-                token: Some(token.clone()),
-                ..self.nobody.clone()
-            },
-            path: path.clone(),
+        let client = |(token, path): &(String, String)| {
+            let mut door = self.nobody.clone();
+            router.clone_into(&mut door.address);
+            door.token = Some(token.clone());
+            Client {
+                door,
+                path: path.clone(),
+            }
         };
         self.tokens.iter().map(client).collect()
     }

@@ -8,7 +8,7 @@ use http::Method;
 use portolan_tests::door::request;
 use tokio::task::JoinSet;
 
-use crate::PATIENCE;
+use crate::connects_within;
 use crate::operators::Client;
 
 /// What clients saw.
@@ -66,7 +66,7 @@ impl Storm {
 /// Connects as a client library does, and asks once.
 async fn comes_back(client: Client) -> Outcome {
     let begun = Instant::now();
-    let line = tokio::time::timeout(PATIENCE, client.door.open()).await;
+    let line = tokio::time::timeout(connects_within(), client.door.open()).await;
     let line = line.map_err(|_| "no connection in time".to_owned())?;
     let line = line.map_err(|error| format!("no connection: {error:#}"))?;
     let connected = begun.elapsed();
@@ -106,9 +106,15 @@ impl fmt::Display for Storm {
 }
 
 /// The figure of a line of metrics that begins with this; 0 if there is none.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts, some of them told as 2.0"
+)]
 pub(crate) fn counter(metrics: &str, begins: &str) -> u64 {
     let line = metrics.lines().find_map(|line| line.strip_prefix(begins));
-    line.and_then(|rest| rest.trim().parse().ok()).unwrap_or_default()
+    let figure: Option<f64> = line.and_then(|rest| rest.trim_start_matches("{}").trim().parse().ok());
+    figure.unwrap_or_default() as u64
 }
 
 /// What the router counts of it, refusals by their bound.
