@@ -292,3 +292,14 @@ async fn a_panic_is_this_requests_500_and_counted() {
     assert_eq!(router.tasks.panics(), 1);
     assert_eq!(client.send_request(ask("GET", PODS, "")).await.unwrap().status(), 200);
 }
+
+/// What a request takes of memory while it waits is mostly its own future.
+#[test]
+fn a_request_is_counted_for_what_it_takes() {
+    fn size<A, B, C, F: Future>(_: impl FnOnce(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+    let future = size(Edge::serve);
+    let counted = crate::stage::admit::REQUEST_BYTES;
+    assert!(future < counted && future > counted / 8, "{future} of {counted} bytes");
+}

@@ -49,6 +49,8 @@ use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Place, Shared};
 use self::metrics::AdmitMetrics;
 use self::reviews::Reviews;
 pub(crate) use self::shares::{Share, Shares};
+#[cfg(test)]
+pub(crate) use self::waiting::REQUEST_BYTES;
 use self::waiting::Waiting;
 pub(crate) use self::waiting::{head_bytes, headers_bytes};
 use crate::resource::bulkhead::Permit;

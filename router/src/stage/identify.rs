@@ -211,6 +211,10 @@ impl Identifier {
             head: headers_bytes(sender.headers) + sender.asked.path.len(),
             lease: sender.asked.is_lease(),
         })?;
+        // Another request's answer may have come while its signature was verified.
+        if let Some(outcome) = self.kept(hash) {
+            return outcome;
+        }
         let (members, admit) = (self.members.clone(), self.admit.clone());
         let permit = |lease: Arc<Notify>| async move { admit.review(&member, &tenant, lease.notified()).await };
         let review = review::review(members, token, claimed);

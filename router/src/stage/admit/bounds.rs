@@ -12,7 +12,7 @@ use super::waiting::{Memory, Queue, Waiting};
 use crate::resource::bulkhead::Bulkhead;
 use crate::resource::fair::{FairPermit, FairPermits};
 use crate::resource::load::{Level, Load};
-use crate::value::fault::Fault;
+use crate::value::fault::{AGAIN_SECONDS, Fault};
 
 /// Unary requests of one caller at a time, and at most half of all.
 const CALLER_IN_FLIGHT: usize = 512;
@@ -32,9 +32,6 @@ pub(super) const LEASE_BYTES: u32 = 64 << 10;
 /// Bodies of one caller that the router holds at a time: of the largest four, of the usual 10 KiB more than its bulkhead
 /// lets in.
 pub(super) const CALLER_BYTES: usize = 32 << 20;
-/// Who is turned away is told to come again within this time, later than what it is for is found out to be over; each at a time
-/// of its own, so that all who are do not come at once.
-const AGAIN_SECONDS: u32 = 5;
 /// Bodies of all callers: eight that send as much as they may leave the memory of a small router in peace.
 const ALL_BYTES: usize = 256 << 20;
 /// Bytes that may wait unread in a caller's connection: while half of its window is free, the bodies of what was admitted
