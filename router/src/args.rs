@@ -122,10 +122,10 @@ struct LimitArgs {
     /// Watches and upgrades served at a time.
     #[arg(long, env = "PORTOLAN_MAX_STREAMS", default_value_t = 50_000)]
     max_streams: usize,
-    /// Memory of requests that wait for their turn: with more they are answered 429. Some 10 KiB each: a router that starts
+    /// Memory of requests that wait for their turn: with more they are answered 429. Some 22 KiB each: a router that starts
     /// again has a request of each client waiting. One shard has seven eighths of it, one caller three quarters, and those
     /// whose token one member is to review a quarter.
-    #[arg(long, env = "PORTOLAN_MAX_WAITING", value_name = "BYTES", default_value = "256Mi", value_parser = parse_bytes)]
+    #[arg(long, env = "PORTOLAN_MAX_WAITING", value_name = "BYTES", default_value = "512Mi", value_parser = parse_bytes)]
     max_waiting: u64,
     /// Memory that this process may use, such as 512Mi; besides the limit of its cgroup, which it finds by itself.
     #[arg(long, env = "PORTOLAN_MEMORY_LIMIT", value_name = "BYTES", value_parser = parse_bytes)]

@@ -253,7 +253,7 @@ async fn callers_that_nobody_knows_are_found_out_a_few_at_a_time() {
 async fn who_has_a_certificate_waits_for_no_review() {
     let bounds = Bounds {
         // A quarter of it is for some four of one tenant.
-        max_waiting: 200 << 10,
+        max_waiting: 440 << 10,
         ..Bounds::default()
     };
     let (backend, members) = (Backend::start(100, plain()).await, Arc::new(Silent::default()));

@@ -130,8 +130,8 @@ async fn delays_add_up_and_then_the_first_abort_in_order_counts() {
 #[tokio::test]
 async fn a_delay_ends_when_its_client_goes_and_few_may_wait() {
     let bounds = Bounds {
-        // Of two, with their tokens.
-        max_waiting: 32 << 10,
+        // Of three, with their tokens.
+        max_waiting: 104 << 10,
         ..Bounds::default()
     };
     let (_backend, operators) = bounded(mirror(), bounds).await;
@@ -141,7 +141,7 @@ async fn a_delay_ends_when_its_client_goes_and_few_may_wait() {
         let asked = client.send_request(operators.request("a", "GET", ONE, ""));
         spawn(async move { drop(asked.await) })
     };
-    let waiting = [wait(), wait()];
+    let waiting = [wait(), wait(), wait()];
     let refused = async {
         loop {
             // As many as may wait do.

@@ -277,7 +277,7 @@ async fn a_waiter_is_served_when_there_is_room_and_too_many_are_not_let_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_with_a_long_head_takes_more() {
-    let admit = waiting(4, 8);
+    let admit = waiting(4, 4);
     let caller = person("ada");
     let held = [
         ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap(),
@@ -316,7 +316,7 @@ async fn who_waits_for_room_at_a_member_keeps_no_place_from_others() {
         admit.checks(&admission).await
     };
     let mut held = Vec::new();
-    for user in 0..4 {
+    for user in 0..3 {
         while let Some(admitted) = ask(&user.to_string(), Some(&east)).now_or_never() {
             held.push(admitted.unwrap());
         }

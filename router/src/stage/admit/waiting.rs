@@ -14,7 +14,7 @@ use crate::resource::fair::{FairPermit, FairPermits};
 
 /// Of a request that waits, beside its head: its task with all that a request is on its way through the stages, its stream's
 /// state, and its connection where it is the only one on that.
-pub(crate) const REQUEST_BYTES: usize = 8 << 10;
+pub(crate) const REQUEST_BYTES: usize = 20 << 10;
 /// A header's own, beside its bytes.
 const HEADER_BYTES: usize = 64;
 
