@@ -25,13 +25,13 @@ use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::enroll::{Enroller, HubCa};
 use crate::resource::injected::InjectedFaults;
-use crate::resource::load::{Load, LoadMetrics};
+use crate::resource::load::{self, Load, LoadMetrics};
 use crate::resource::policies::PolicyCollector;
 use crate::resource::queues::QueueMetrics;
 use crate::resource::routing::{RoutingCollector, RoutingStore};
 use crate::resource::subscribe::{HubMetrics, HubState, Subscriber};
 use crate::stage::admit::metrics::AdmitMetrics;
-use crate::stage::admit::{Admit, Limits};
+use crate::stage::admit::{Admit, Limits, within_memory};
 use crate::stage::discovery::Discovery;
 use crate::stage::discovery::DiscoveryMetrics;
 use crate::stage::dispatch::{DispatchMetrics, Dispatcher, OwnRequests, Prober};
@@ -313,10 +313,16 @@ fn admit(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Admit> {
     let load = Load::new(limits.shed, parts.metrics.load.clone());
     let metrics = parts.metrics.admit.clone().measured(parts.metrics.queue.clone());
     let metrics = metrics.counting(parts.metrics.injected.clone());
+    let waiting = within_memory(limits.waiting, load::memory_limit(limits.memory));
+    tracing::info!(
+        bytes = waiting,
+        wanted = limits.waiting,
+        "memory that requests may have while they wait"
+    );
     let counts = Limits {
         requests: limits.requests,
         streams: limits.streams,
-        waiting: limits.waiting,
+        waiting,
     };
     let admit = Admit::new(counts, load.clone(), metrics);
     let held = admit.clone();

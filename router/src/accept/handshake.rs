@@ -3,7 +3,7 @@
 //! runs already, and its timers, wait behind some of them only.
 //!
 //! Who has not said anything has no turn, and nobody keeps one for long: a client that is slow goes on without. So nobody
-//! delays others by more than it costs to begin. Caller: `accept`.
+//! delays others by more than its turn. Caller: `accept`.
 
 use std::io;
 use std::sync::Arc;
@@ -18,9 +18,11 @@ use tokio_rustls::server::TlsStream;
 
 use crate::resource::upstream::socket::{self, Bulk};
 
-/// At a time. A handshake costs a core a fraction of a millisecond, so these are some dozen of them. Not fewer: beside the
-/// requests of clients that have theirs already, handshakes must go on, as clients wait no longer than seconds for them.
-const TURNS: usize = 512;
+/// At a time, for each core. A handshake costs one a fraction of a millisecond, so these are some dozen of them.
+const TURNS_PER_CORE: usize = 64;
+/// Not fewer: a turn's time runs on while others have the core, and beside the requests of clients that have theirs already,
+/// handshakes must go on, as clients wait no longer than seconds for them.
+const MIN_TURNS: usize = 128;
 /// With its turn: several times what a handshake takes within a region.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -36,9 +38,10 @@ pub(super) struct Handshakes {
 
 impl Handshakes {
     pub(super) fn new(tls: Arc<ServerConfig>, timeout: Duration) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             acceptor: TlsAcceptor::from(tls),
-            turns: Arc::new(Semaphore::new(TURNS)),
+            turns: Arc::new(Semaphore::new(turns(cores))),
             timeout,
         }
     }
@@ -60,6 +63,20 @@ impl Handshakes {
     }
 }
 
+fn turns(cores: usize) -> usize {
+    (TURNS_PER_CORE * cores).max(MIN_TURNS)
+}
+
 fn silent(_: tokio::time::error::Elapsed) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "it took too long")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_go_by_cores_and_few_cores_have_enough() {
+        assert_eq!([1, 2, 8].map(turns), [128, 128, 512]);
+    }
 }

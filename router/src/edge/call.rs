@@ -156,7 +156,7 @@ impl Call<'_> {
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
         let edge = &self.edge.parts;
         let sender = Sender {
-            headers: &head.headers,
+            head,
             peer: self.connection.peer.as_ref(),
             asked,
         };

@@ -10,7 +10,8 @@
 //! 2. The caller's bytes: bodies that this router may have to hold at a time.
 //! 3. The caller's bulkhead and its queue, in order of arrival.
 //! 4. Room at the member, of what goes to one: so many as are served or wait there at a time, shared fairly by shards. A member
-//!    that is slow has its callers wait here, where they take nothing that others need.
+//!    that is slow has its callers wait here, where they take nothing that others need; and of each its bulkhead's half at most, so
+//!    that its requests to other members go on.
 //! 5. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all; and shards share
 //!    them fairly, so that one with many callers does not, either.
 //!
@@ -52,7 +53,7 @@ pub(crate) use self::shares::{Share, Shares};
 #[cfg(test)]
 pub(crate) use self::waiting::REQUEST_BYTES;
 use self::waiting::Waiting;
-pub(crate) use self::waiting::{head_bytes, headers_bytes};
+pub(crate) use self::waiting::{head_bytes, within_memory};
 use crate::resource::bulkhead::Permit;
 use crate::resource::fair::FairPermit;
 use crate::resource::keyed::{Entry, Keyed};
@@ -73,6 +74,18 @@ pub(crate) struct Limits {
     pub(crate) streams: usize,
     /// Memory of requests that wait, in bytes.
     pub(crate) waiting: usize,
+}
+
+impl Limits {
+    /// Of it for requests whose callers are known.
+    fn waiting_known(self) -> usize {
+        self.waiting - self.waiting_unknown()
+    }
+
+    /// Of it for those whose callers are not known yet.
+    fn waiting_unknown(self) -> usize {
+        self.waiting / 2
+    }
 }
 
 #[cfg(test)]
@@ -188,12 +201,16 @@ impl Admission<'_> {
 
     /// From which load on it is not served; `None`: it always is. What watches that run ask does not come here.
     fn sheds_from(&self) -> Option<Level> {
-        match self.asked.verb {
-            _ if self.is_lease() => None,
-            Verb::List => Some(Level::Lists),
-            Verb::Watch => Some(Level::WatchStarts),
-            _ => Some(Level::Singles),
-        }
+        sheds_from(self.asked.verb, self.is_lease())
+    }
+}
+
+fn sheds_from(verb: Verb, lease: bool) -> Option<Level> {
+    match verb {
+        _ if lease => None,
+        Verb::List => Some(Level::Lists),
+        Verb::Watch => Some(Level::WatchStarts),
+        _ => Some(Level::Singles),
     }
 }
 
@@ -224,7 +241,7 @@ impl Admit {
         Arc::new(Self {
             limits,
             load,
-            arrivals: Arrivals::new(limits.waiting),
+            arrivals: Arrivals::new(limits, metrics.waiting.clone()),
             reviews: Reviews::default(),
             callers: Keyed::default(),
             shared: Shared::new(limits, metrics.waiting.clone()),
@@ -317,6 +334,8 @@ impl Admit {
         if let Some(permit) = room.permits.try_take(tenant, 1) {
             return Ok(permit);
         }
+        // It keeps its permit of the bulkhead meanwhile.
+        let _own = caller.rooms.try_enter().ok_or(Bound::Caller)?;
         let waiting = self.wait(caller, admission, room.permits.take(tenant, 1));
         let member = QueueKind::Member(&room.cluster);
         let waited = self.metrics.waits.waited(member, admission.class(), waiting);

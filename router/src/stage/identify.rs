@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use portolan_runtime::{pki, telemetry};
 use portolan_wire::identity::Identity;
@@ -28,7 +29,7 @@ use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
 use crate::resource::access::MemberApi;
-use crate::stage::admit::{Admit, Arrival, headers_bytes};
+use crate::stage::admit::{Admit, Arrival, head_bytes};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::media::elements;
@@ -70,7 +71,7 @@ pub(crate) struct IdentityConfig {
 /// What is known of who sent a request before it is known who that is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sender<'a> {
-    pub(crate) headers: &'a HeaderMap,
+    pub(crate) head: &'a Parts,
     /// Of the client certificate.
     pub(crate) peer: Option<&'a PeerIdentity>,
     /// What it sent.
@@ -164,7 +165,7 @@ impl Identifier {
             let (user, groups) = (user.clone(), groups.clone());
             return Ok(Known::Person { user, groups });
         }
-        let Some(token) = bearer(sender.headers)? else {
+        let Some(token) = bearer(&sender.head.headers)? else {
             return Err(no_identity(sender.peer, &self.config.audience));
         };
         if snapshot.generation == 0 {
@@ -208,8 +209,8 @@ impl Identifier {
         let _arrived = self.admit.arrive(&Arrival {
             member: &member,
             tenant: &tenant,
-            head: headers_bytes(sender.headers) + sender.asked.path.len(),
-            lease: sender.asked.is_lease(),
+            head: head_bytes(sender.head),
+            asked: sender.asked,
         })?;
         // Another request's answer may have come while its signature was verified.
         if let Some(outcome) = self.kept(hash) {

@@ -51,7 +51,7 @@ fn sticky() -> Script {
 async fn the_streams_of_one_connection_leave_others_served() {
     let bounds = Bounds {
         max_requests: 100,
-        // Of less than fifty of one caller.
+        // Half of it is for some dozen.
         max_waiting: 512 << 10,
         ..Bounds::default()
     };

@@ -130,8 +130,8 @@ async fn delays_add_up_and_then_the_first_abort_in_order_counts() {
 #[tokio::test]
 async fn a_delay_ends_when_its_client_goes_and_few_may_wait() {
     let bounds = Bounds {
-        // Of three, with their tokens.
-        max_waiting: 104 << 10,
+        // Half of it is for three, with their tokens.
+        max_waiting: 208 << 10,
         ..Bounds::default()
     };
     let (_backend, operators) = bounded(mirror(), bounds).await;

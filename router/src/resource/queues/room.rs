@@ -1,5 +1,6 @@
 //! How many single requests may be on their way to one member at a time, or wait in its queues: fewer than seats and places,
-//! for all and for each tenant, so that none of them finds its queue full.
+//! for all and for each tenant, so that tenants that have come alike find no queue full. A third one that comes when two have all
+//! that they may can: beyond its 256th, of the 320 that are left to it here, its places at the member may be taken.
 //!
 //! Who has no room yet waits before it takes what all members' requests share. Held from admission to the end of the answer.
 //! Caller: `admit`; one per member (`upstream`).

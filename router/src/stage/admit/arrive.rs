@@ -2,28 +2,35 @@
 //!
 //! Who is known already does not come here. What a token's first request waits for is a review at a member, and many may
 //! wait at a time: for a member that is slow, or all at once when this router has just started. They are bounded by the
-//! memory that they take, all that wait for one member together and fairly by the tenants that their tokens are of. Those of
-//! one token wait for one review (`identify`). Caller: `identify`.
+//! memory that they take, of which they have a part of their own: callers that are known and have much waiting keep nobody from
+//! being known. All that wait for one member share theirs, fairly by the tenants that their tokens are of. Those of one token
+//! wait for one review (`identify`). A router that is overloaded sheds here what it would shed later anyway. Caller: `identify`.
 
 use std::sync::Arc;
 
-use super::Admit;
-use super::bounds::Bound;
-use super::waiting::{Memory, Waiting};
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::bounds::{self, Bound};
+use super::waiting::{Memory, Queue, Waiting};
+use super::{Admit, Limits, sheds_from};
 use crate::resource::bulkhead::{Bulkhead, Permit};
 use crate::resource::fair::{FairPermit, FairPermits};
 use crate::resource::keyed::{Entry, Keyed};
+use crate::resource::load::Level;
+use crate::value::classify::{ApiRequest, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 
-/// Those who wait for one member have this part of the memory for all who wait: one that is slow, or lies, keeps nobody of
+/// Those who wait for one member have this part of the memory for all who arrive: one that is slow, or lies, keeps nobody of
 /// another from being known.
-const MEMBER_PART: usize = 4;
+const MEMBER_PART: usize = 2;
 /// Leases of the callers of one member beyond these: some dozen operators that start together.
 const MEMBER_LEASES: usize = 64;
 
 /// All requests that arrive.
 #[derive(Debug)]
 pub(super) struct Arrivals {
+    /// Shared by members.
+    queue: Queue,
     /// Memory of requests whose callers one member knows.
     per_member: usize,
     members: Keyed<Arc<str>, AtMember>,
@@ -47,7 +54,7 @@ pub(crate) struct Arrival<'a> {
     pub(crate) tenant: &'a Arc<str>,
     /// Bytes of its head.
     pub(crate) head: usize,
-    pub(crate) lease: bool,
+    pub(crate) asked: &'a ApiRequest,
 }
 
 /// Held until the caller is known. The permits are dropped before the entry that they are counted in.
@@ -65,8 +72,11 @@ enum ArrivalPermit {
 }
 
 impl Arrivals {
-    pub(super) fn new(memory: usize) -> Self {
+    /// `held`: is told what requests that wait take.
+    pub(super) fn new(limits: Limits, held: Gauge) -> Self {
+        let memory = limits.waiting_unknown();
         Self {
+            queue: Queue::new(memory, held),
             per_member: memory / MEMBER_PART,
             members: Keyed::default(),
         }
@@ -76,6 +86,16 @@ impl Arrivals {
     #[cfg(test)]
     pub(super) fn members(&self) -> usize {
         self.members.len()
+    }
+}
+
+impl Arrival<'_> {
+    /// As in [`Admit::admit`], but for what may be of an election: which lock is one is known with its caller.
+    fn sheds_from(&self) -> Option<Level> {
+        let resource = self.asked.resource.as_ref();
+        let other = self.asked.verb != Verb::Watch && resource.is_some_and(ResourceRequest::may_be_lock);
+        let lock = other || self.asked.is_lease();
+        sheds_from(self.asked.verb, lock)
     }
 }
 
@@ -89,8 +109,15 @@ impl AtMember {
 }
 
 impl Admit {
-    /// The right to wait until a member has said who sends a request; 429 if too much waits for that.
+    /// The right to wait until a member has said who sends a request; 429 if too much waits for that, or the router sheds it.
     pub(crate) fn arrive(&self, request: &Arrival<'_>) -> Result<Arrived, Fault> {
+        let modest = || self.shared.is_modest(request.tenant);
+        let shed = request
+            .sheds_from()
+            .and_then(|level| bounds::shed(level, &self.load, modest));
+        if let Some(fault) = shed {
+            return Err(fault);
+        }
         let most = self.arrivals.per_member;
         let member = self
             .arrivals
@@ -102,11 +129,11 @@ impl Admit {
             let all = format!("member {}", request.member).into();
             Some(ArrivalPermit::Memory {
                 _member: member.memory.try_take(request.tenant, waiting.memory())?,
-                _all: self.shared.queue.try_take(&all, waiting)?,
+                _all: self.arrivals.queue.try_take(&all, waiting)?,
             })
         };
         let reserve = || {
-            let lease = request.lease.then(|| member.leases.try_enter())??;
+            let lease = request.asked.is_lease().then(|| member.leases.try_enter())??;
             Some(ArrivalPermit::Reserve { _lease: lease })
         };
         match memory().or_else(reserve) {

@@ -16,7 +16,7 @@ use crate::value::fault::{AGAIN_SECONDS, Fault};
 
 /// Unary requests of one caller at a time, and at most half of all.
 const CALLER_IN_FLIGHT: usize = 512;
-/// Of the memory for requests that wait one caller has at most this part: its shard has seven eighths, so an eighth is left to
+/// Of the memory for requests that wait and whose callers are known, one caller has at most this part: its shard has seven eighths, so an eighth is left to
 /// its siblings.
 const CALLER_QUEUE: (usize, usize) = (3, 4);
 /// Watches, logs and upgrades of one caller, and at most half of all. Operators have some dozen; this is for those that
@@ -45,6 +45,8 @@ pub(crate) struct CallerBounds {
     /// For Leases alone, where `unary` is full.
     pub(super) leases: Bulkhead,
     pub(super) streams: Bulkhead,
+    /// Of `unary`, for those that wait for room at a member: the rest is left for other members.
+    pub(super) rooms: Bulkhead,
     /// A semaphore of bytes: waiters are served in order, so a large body is not passed for ever by small ones.
     pub(super) bytes: Arc<Semaphore>,
     /// Memory of its requests that may wait, for whatever of these.
@@ -61,7 +63,7 @@ pub(super) struct Shared {
     leases: FairPermits,
     streams: FairPermits,
     pub(super) bytes: FairPermits,
-    /// Of requests that wait. Full, whoever need not wait is served on.
+    /// Of requests that wait and whose callers are known. Full, whoever need not wait is served on.
     pub(super) queue: Queue,
 }
 
@@ -120,13 +122,15 @@ fn again() -> u32 {
 
 impl CallerBounds {
     pub(super) fn new(limits: Limits) -> Self {
+        let in_flight = CALLER_IN_FLIGHT.min(limits.requests / 2);
         Self {
             // Those who wait are counted in `Shared::queue`.
-            unary: Bulkhead::new(CALLER_IN_FLIGHT.min(limits.requests / 2), usize::MAX),
+            unary: Bulkhead::new(in_flight, usize::MAX),
+            rooms: Bulkhead::new(in_flight / 2, 0),
             leases: Bulkhead::new(CALLER_LEASES, 0),
             streams: Bulkhead::new(CALLER_STREAMS.min(limits.streams / 2), 0),
             bytes: Arc::new(Semaphore::new(CALLER_BYTES)),
-            queue: limits.waiting / CALLER_QUEUE.1 * CALLER_QUEUE.0,
+            queue: limits.waiting_known() / CALLER_QUEUE.1 * CALLER_QUEUE.0,
             waiting: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
         }
@@ -141,7 +145,7 @@ impl Shared {
             leases: FairPermits::new(LEASE_RESERVE),
             streams: FairPermits::new(limits.streams),
             bytes: FairPermits::new(ALL_BYTES),
-            queue: Queue::new(limits.waiting, waiting),
+            queue: Queue::new(limits.waiting_known(), waiting),
         }
     }
 
@@ -228,7 +232,9 @@ impl Bound {
     pub(super) fn fault(self) -> Fault {
         let message = match self {
             Self::Streams => "this router serves as many streams as it may, or as many of this shard",
-            Self::Caller => "this caller has as many requests under way and waiting as it may",
+            Self::Caller => {
+                "this caller has as many requests under way and waiting as it may, or as many at slow members"
+            }
             Self::CallerStreams => "this caller has as many streams open as it may",
             Self::Bytes => "this caller has as many bytes of request bodies under way as it may",
             Self::Queue => "as many requests wait in this router as may",

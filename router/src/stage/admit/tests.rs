@@ -185,12 +185,12 @@ fn admit(requests: usize) -> Arc<Admit> {
     waiting(requests, 1_000)
 }
 
-/// Where so many requests may wait, as small as they can be.
+/// Where so many requests of known callers may wait, as small as they can be, and as many of others.
 fn waiting(requests: usize, waiters: usize) -> Arc<Admit> {
     let limits = Limits {
         requests,
         streams: 4,
-        waiting: waiters * Waiting::of_head(0).memory(),
+        waiting: 2 * waiters * Waiting::of_head(0).memory(),
     };
     Admit::new(limits, Load::default(), AdmitMetrics::default())
 }
@@ -333,6 +333,43 @@ async fn who_waits_for_room_at_a_member_keeps_no_place_from_others() {
     held.truncate(1535);
     held.remove(0);
     waits.await.expect("its turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_much_waiting_at_a_slow_member_goes_on_at_others() {
+    let admit = admit(2_000);
+    let [east, west] = ["east", "west"].map(|cluster| Room::new(cluster.into()));
+    let full = [("a", 512), ("b", 512), ("c", 320)].map(|(tenant, units)| east.permits.try_take(&tenant.into(), units));
+    assert!(
+        full.iter().all(Option::is_some),
+        "nothing of it is left to who has some"
+    );
+    let (caller, asked) = (person("c"), asked(PODS));
+    let ask = async |room| {
+        let admission = Admission {
+            caller: &caller,
+            asked: &asked,
+            life: Life::Unary,
+            head: 0,
+            bytes: 0,
+            room: Some(room),
+            deadline: Instant::now() + Duration::from_secs(1),
+            judging: None,
+        };
+        admit.checks(&admission).await
+    };
+    let _rest = east.permits.try_take(&caller.tenant(), 192);
+    let mut waits: Vec<_> = (0..256).map(|_| Box::pin(ask(&east))).collect();
+    assert!(waits.iter_mut().all(|one| one.now_or_never().is_none()));
+    let over = ask(&east).now_or_never().expect("it is refused at once");
+    assert_eq!(over.unwrap_err(), Bound::Caller);
+    let served = (0..256).map(|_| ask(&west).now_or_never().expect("no wait").unwrap());
+    let served: Vec<_> = served.collect();
+    assert!(ask(&west).now_or_never().is_none(), "its bulkhead is full now");
+    drop((full, served));
+    for one in waits {
+        one.await.expect("its turn");
+    }
 }
 
 #[tokio::test(start_paused = true)]

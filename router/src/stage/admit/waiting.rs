@@ -2,7 +2,7 @@
 //!
 //! Not how many: when a router starts again all its clients come at once, and each would be served a moment later. What one
 //! costs is its task and its head, whose length is its client's to say. Callers: `admit`, and `arrive` for those who are not
-//! known yet.
+//! known yet; `app` says how much there may be.
 
 use std::sync::Arc;
 
@@ -17,6 +17,9 @@ use crate::resource::fair::{FairPermit, FairPermits};
 pub(crate) const REQUEST_BYTES: usize = 20 << 10;
 /// A header's own, beside its bytes.
 const HEADER_BYTES: usize = 64;
+
+/// Of the memory limit of this process, what waits has at most this part.
+const LIMIT_PART: u64 = 8;
 
 /// A request that is to wait.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +79,12 @@ impl Drop for Memory {
     }
 }
 
+/// Memory that requests that wait may have: what is wanted, or less where this process has little (`limit`).
+pub(crate) fn within_memory(wanted: usize, limit: Option<u64>) -> usize {
+    let part = limit.and_then(|limit| usize::try_from(limit / LIMIT_PART).ok());
+    part.map_or(wanted, |part| wanted.min(part))
+}
+
 /// What the head of a request takes.
 pub(crate) fn head_bytes(head: &Parts) -> usize {
     let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
@@ -84,7 +93,19 @@ pub(crate) fn head_bytes(head: &Parts) -> usize {
 }
 
 /// What headers take.
-pub(crate) fn headers_bytes(headers: &HeaderMap) -> usize {
+fn headers_bytes(headers: &HeaderMap) -> usize {
     let one = |(name, value): (&http::HeaderName, &http::HeaderValue)| name.as_str().len() + value.len() + HEADER_BYTES;
     headers.iter().map(one).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_has_an_eighth_of_a_small_memory() {
+        for (limit, bytes) in [(None, 512), (Some(8 << 30), 512), (Some(1 << 30), 128)] {
+            assert_eq!(within_memory(512 << 20, limit), bytes << 20, "{limit:?}");
+        }
+    }
 }

@@ -262,13 +262,14 @@ async fn who_is_known_waits_for_nobody_who_is_not() {
     let (admit, member) = (&world.identifier.admit, Arc::from("east"));
     let token = signer.sign(&claims("uid-1"));
     world.ask(&token).await.unwrap();
+    let asked = get("/api/v1/namespaces/ns/pods");
     let arrive = |tenant: usize| {
         let tenant = format!("ns/{tenant}").into();
         admit.arrive(&Arrival {
             member: &member,
             tenant: &tenant,
             head: 1 << 10,
-            lease: false,
+            asked: &asked,
         })
     };
     let mut held = Vec::new();
@@ -287,4 +288,21 @@ async fn who_is_known_waits_for_nobody_who_is_not() {
     );
     drop(held);
     assert!(world.ask(&other).now_or_never().is_none(), "who is not known waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_with_a_long_query_waits_for_its_review_with_more_memory() {
+    let signer = Signer::ec("k1");
+    let resources = vec![target("east", &[&signer]), view("east", "uid-1", &["ns/shard"])];
+    let limits = Limits {
+        // A quarter of it is for one that is as long twice as it should be.
+        waiting: 4 * (60 << 10),
+        ..Limits::default()
+    };
+    let world = World::bounded(limits, resources, |_, _| reviewed(&good("uid-1")));
+    let token = signer.sign(&claims("uid-1"));
+    let long = format!("/api/v1/namespaces/ns/pods?labelSelector={}", "a".repeat(24 << 10));
+    let refused = world.ask_for(&token, &long).await;
+    assert!(matches!(refused, Err(Fault::TooManyRequests { .. })), "{refused:?}");
+    world.ask_for(&token, "/api/v1/namespaces/ns/pods").await.unwrap();
 }
