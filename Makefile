@@ -7,7 +7,7 @@ CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites hostile h2spec alerts chaos moves policies soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites hostile h2spec alerts chaos moves policies reconnects soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
@@ -29,7 +29,7 @@ OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call name
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo alerts chaos hostile h2spec model moves policies soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo alerts chaos hostile h2spec model moves policies reconnects soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -138,6 +138,9 @@ model: tools ## the handover's model in larger scopes than `make test` searches 
 hostile: testbed ## every attack by itself, then all of them for SIEGE seconds (600) while two tenants work: what they felt, beside a plain proxy
 	$(CARGO) test $(ALL) --test hostile
 	PORTOLAN_SIEGE_SECONDS=$(or $(SIEGE),600) $(CARGO) test $(ALL) --test hostile_siege -- --nocapture
+
+reconnects: testbed ## CLIENTS (5000) after a restart of their router: of one caller, of as many replicas, of a tenth as many operators
+	PORTOLAN_RECONNECTS=$(or $(CLIENTS),5000) RUST_TEST_THREADS=1 $(CARGO) test $(ALL) --test reconnects -- --nocapture
 
 policies: testbed ## DOCUMENTS (1000) random policies under load (PORTOLAN_SEED=<seed> draws the same), and a limit that two routers share for SHARED seconds (60)
 	PORTOLAN_POLICY_DOCUMENTS=$(or $(DOCUMENTS),1000) $(CARGO) test $(ALL) --test policies_random -- --nocapture

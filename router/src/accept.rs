@@ -1,8 +1,10 @@
 //! The listener that operators and people connect to: TLS, HTTP/2 or HTTP/1.1 by ALPN, one tracked task per connection.
 //!
-//! Every bound on an unknown client is here: connections, time for the handshake and for a head, sizes of heads,
+//! Every bound on an unknown client is here: connections, handshakes (`handshake`), time for a head, sizes of heads,
 //! streams per connection. What hyper cannot parse it answers itself, without a Status. On a drain connections are told
 //! (GOAWAY, `connection: close`) and end when their requests have. Caller: `app`; each request goes to `edge`.
+
+mod handshake;
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,12 +21,12 @@ use portolan_runtime::Tasks;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
+use self::handshake::Handshakes;
 use crate::edge::{Connection, Edge, MAX_HEAD_BYTES, MAX_HEADERS};
-use crate::resource::upstream::socket::{self, Bulk};
+use crate::resource::upstream::socket::Bulk;
 use crate::stage::admit::{CONNECTION_WINDOW, STREAM_WINDOW, Shares};
 use crate::stage::identify::PeerIdentity;
 
@@ -48,6 +50,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AcceptConfig {
     pub(crate) max_connections: usize,
+    /// For a client's part of the handshake, and as long again for a place to begin it.
     pub(crate) handshake_timeout: Duration,
     /// For a request's head, and for the next one on an idle HTTP/1.1 connection.
     pub(crate) head_timeout: Duration,
@@ -59,7 +62,7 @@ pub(crate) struct AcceptConfig {
 #[derive(Clone)]
 struct Listener {
     edge: Arc<Edge>,
-    tls: TlsAcceptor,
+    handshakes: Handshakes,
     config: AcceptConfig,
     /// Whose clients are not known yet. They wait for a place, and while places are scarce one source address has a part.
     strangers: Arc<Shares>,
@@ -86,7 +89,7 @@ pub(crate) async fn serve(
     let connections = Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS)));
     let shared = Listener {
         edge,
-        tls: TlsAcceptor::from(tls),
+        handshakes: Handshakes::new(tls, config.handshake_timeout),
         config,
         strangers: Arc::new(Shares::new(
             (config.max_connections / STRANGERS_PART).max(1),
@@ -127,19 +130,18 @@ async fn pause_after(error: &io::Error) {
 
 impl Listener {
     async fn connection(self, stream: TcpStream, address: SocketAddr, _permit: OwnedSemaphorePermit) {
-        let handshake = async {
-            let place = self.strangers.enter(address.ip()).await;
-            let place = place.map_err(|_| io::Error::other("too many clients wait that are not known"))?;
-            Ok((self.tls.accept(socket::tuned(stream)).await?, place))
+        let place = self.strangers.enter(address.ip());
+        let Ok(Ok(place)) = tokio::time::timeout(self.config.handshake_timeout, place).await else {
+            return tracing::debug!(%address, "too many clients wait that are not known");
         };
-        let (mut stream, place) = match tokio::time::timeout(self.config.handshake_timeout, handshake).await {
-            Ok(Ok(accepted)) => accepted,
-            Ok::<io::Result<_>, _>(Err(error)) => return tracing::debug!(%address, %error, "TLS handshake failed"),
-            Err(_) => return tracing::debug!(%address, "TLS handshake took too long"),
+        // Boxed: a connection outlives it by hours.
+        let mut stream = match Box::pin(self.handshakes.accept(stream)).await {
+            Ok(stream) => stream,
+            Err(error) => return tracing::debug!(%address, %error, "TLS handshake failed"),
         };
         let chain = stream.get_ref().1.peer_certificates();
         let peer = chain.and_then(PeerIdentity::from_certificates);
-        let client = self.edge.connection(peer, address.ip(), place);
+        let client = Edge::connection(peer, place);
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         // Boxed, each alone: an HTTP/2 connection must not be as large as an HTTP/1.1 one could be.
         let served = if http2 {

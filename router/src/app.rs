@@ -14,7 +14,7 @@ use portolan_runtime::telemetry::Keeper;
 use portolan_runtime::tls::{self, ALPN_HTTP, CaFile, ClientAuth, DEFAULT_RELOAD_PERIOD, IdentityStore, TrustStore};
 use portolan_runtime::{Chain, Readiness, Tasks, Telemetry};
 use portolan_wire::client::{CaNews, HubLink};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 
 use crate::accept::{self, AcceptConfig};
@@ -26,13 +26,13 @@ use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::ended::EndedFile;
 use crate::resource::enroll::{Enroller, HubCa};
 use crate::resource::injected::InjectedFaults;
-use crate::resource::load::{Load, LoadMetrics};
+use crate::resource::load::{self, Load, LoadMetrics};
 use crate::resource::policies::PolicyCollector;
 use crate::resource::queues::QueueMetrics;
 use crate::resource::routing::{RoutingCollector, RoutingStore};
 use crate::resource::subscribe::{HubMetrics, HubState, Subscriber};
 use crate::stage::admit::metrics::AdmitMetrics;
-use crate::stage::admit::{Admit, Limits};
+use crate::stage::admit::{Admit, Limits, within_memory};
 use crate::stage::discovery::Discovery;
 use crate::stage::discovery::DiscoveryMetrics;
 use crate::stage::dispatch::{DispatchMetrics, Dispatcher, OwnRequests, Prober};
@@ -41,9 +41,12 @@ use crate::stage::fanout::open::{OpenCollector, OpenWatches};
 use crate::stage::identify::Identifier;
 use crate::stage::identify::metrics::IdentifyMetrics;
 
-/// For admin connections and the last writes, after the traffic is drained.
 /// From a client's handshake to its first request whose sender is known; longer than a member takes to review a token.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
+/// Connections that the kernel keeps until they are accepted: of what finds no place it forgets the first packet, and clients
+/// send that again after a second at the earliest. The kernel takes no more than its own `somaxconn`, mostly 4,096.
+const BACKLOG: u32 = 16_384;
+/// For admin connections and the last writes, after the traffic is drained.
 const CONTROL_DRAIN: Duration = Duration::from_secs(3);
 
 /// Where a router can be reached.
@@ -315,9 +318,16 @@ fn admit(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Admit> {
     let load = Load::new(limits.shed, parts.metrics.load.clone());
     let metrics = parts.metrics.admit.clone().measured(parts.metrics.queue.clone());
     let metrics = metrics.counting(parts.metrics.injected.clone());
+    let waiting = within_memory(limits.waiting, load::memory_limit(limits.memory));
+    tracing::info!(
+        bytes = waiting,
+        wanted = limits.waiting,
+        "memory that requests may have while they wait"
+    );
     let counts = Limits {
         requests: limits.requests,
         streams: limits.streams,
+        waiting,
     };
     let admit = Admit::new(counts, load.clone(), metrics);
     let held = admit.clone();
@@ -335,10 +345,14 @@ fn discovery(parts: &Parts, own: OwnRequests, clients: &Tasks, tasks: &Tasks) ->
 
 /// On the runtime that accepts from it: a listener is woken by the one it was made on.
 fn listen(address: SocketAddr, traffic: &Handle) -> std::io::Result<TcpListener> {
-    let listener = std::net::TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
     let _on_traffic = traffic.enter();
-    TcpListener::from_std(listener)
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Whether the state folder tells that no write of earlier processes is open. Where it cannot be asked nobody knows.

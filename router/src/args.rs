@@ -28,6 +28,9 @@ const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:8444";
 /// Of errors and slow requests, spans a second: a budget, not a way to record everything.
 const MAX_TAIL_RATE: f64 = 1000.0;
 
+/// Memory of requests that wait: with less a burst of some hundred clients would be refused.
+const MIN_WAITING: u64 = 16 << 20;
+
 /// One API server endpoint for an operator, many member clusters behind it.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "portolan-router", version, mut_arg("admin_bind", |arg| arg.default_value(DEFAULT_ADMIN_BIND)))]
@@ -122,6 +125,12 @@ struct LimitArgs {
     /// Watches and upgrades served at a time.
     #[arg(long, env = "PORTOLAN_MAX_STREAMS", default_value_t = 50_000)]
     max_streams: usize,
+    /// Memory of requests that wait for their turn: with more they are answered 429. Some 22 KiB each: a router that starts
+    /// again has a request of each client waiting. At most an eighth of the memory limit, if there is one, and no less than
+    /// 16Mi. Half of it is for callers that are known, of which one shard has seven eighths and one caller three quarters;
+    /// half for the others, and half of that for those whose token one member is to review.
+    #[arg(long, env = "PORTOLAN_MAX_WAITING", value_name = "BYTES", default_value = "512Mi", value_parser = parse_bytes)]
+    max_waiting: u64,
     /// Memory that this process may use, such as 512Mi; besides the limit of its cgroup, which it finds by itself.
     #[arg(long, env = "PORTOLAN_MEMORY_LIMIT", value_name = "BYTES", value_parser = parse_bytes)]
     memory_limit: Option<u64>,
@@ -222,6 +231,8 @@ pub(crate) struct Limits {
     pub(crate) requests: usize,
     /// Watches and upgrades in flight.
     pub(crate) streams: usize,
+    /// Memory of requests that wait, in bytes.
+    pub(crate) waiting: usize,
     /// Bytes of memory, of this process alone.
     pub(crate) memory: Option<u64>,
     /// When to shed.
@@ -353,6 +364,12 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
             faults.push(format!("{flag} is 0: nothing could be served"));
         }
     }
+    if args.max_waiting < MIN_WAITING {
+        faults.push(format!(
+            "--max-waiting is {} bytes, and the least is 16Mi: clients that come at once would be refused",
+            args.max_waiting
+        ));
+    }
     if !(args.shed_memory > 0.0 && args.shed_memory <= 1.0) {
         faults.push(format!("--shed-memory {} is no part of the whole", args.shed_memory));
     }
@@ -371,6 +388,7 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
         connections: args.max_connections,
         requests: args.max_requests,
         streams: args.max_streams,
+        waiting: usize::try_from(args.max_waiting).unwrap_or(usize::MAX),
         memory: args.memory_limit,
         shed: load::Settings {
             memory: args.shed_memory,
@@ -437,6 +455,8 @@ mod tests {
         assert_eq!(config.hub.proof, None);
         assert_eq!(config.identity.audience, "portolan");
         assert!(config.serving.is_none());
+        assert_eq!(config.limits.waiting, 512 << 20);
+        assert!(self::config(&["--max-waiting", "16Mi"]).is_ok());
     }
 
     #[test]
@@ -495,6 +515,8 @@ mod tests {
             "",
             "--max-requests",
             "0",
+            "--max-waiting",
+            "16383Ki",
             "--head-timeout",
             "0",
             "--explicit-host",
@@ -518,6 +540,7 @@ mod tests {
             "--token-file",
             "--audience",
             "--max-requests",
+            "--max-waiting",
             "--head-timeout",
             "--explicit-host",
             "--shed-memory",

@@ -25,7 +25,6 @@ mod span;
 mod strangers;
 mod tail;
 
-use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +60,7 @@ use crate::resource::injected::InjectedFaults;
 use crate::resource::queues::Seat;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
-use crate::stage::admit::{Admit, Admitted, Downstream, Share};
+use crate::stage::admit::{Admit, Admitted, Share};
 use crate::stage::discovery::Discovery;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::listing::Turns;
@@ -117,7 +116,6 @@ impl RequestMetrics {
 /// What all requests of one connection have in common.
 pub(crate) struct Connection {
     peer: Option<PeerIdentity>,
-    downstream: Downstream,
     /// Whether it is known who is at its other end.
     known: AtomicBool,
     /// Told of that once; the listener waits for it.
@@ -203,9 +201,8 @@ impl Edge {
     }
 
     /// What a connection brings to all its requests. `peer`: who its client certificate belongs to.
-    pub(crate) fn connection(&self, peer: Option<PeerIdentity>, address: IpAddr, place: Share) -> Arc<Connection> {
+    pub(crate) fn connection(peer: Option<PeerIdentity>, place: Share) -> Arc<Connection> {
         let connection = Connection {
-            downstream: self.parts.admit.downstream(address),
             known: AtomicBool::new(false),
             told: Notify::new(),
             place: Mutex::new(Some(place)),

@@ -31,7 +31,7 @@ use crate::decision::policy::Reach;
 use crate::resource::access::ProxyQuestion;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
-use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
+use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage, head_bytes};
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
 use crate::stage::fanout::socket::Switch;
 use crate::stage::fanout::{Asking, Fan};
@@ -155,11 +155,9 @@ impl Call<'_> {
 
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
         let edge = &self.edge.parts;
-        let Connection { peer, downstream, .. } = self.connection;
         let sender = Sender {
-            headers: &head.headers,
-            peer: peer.as_ref(),
-            downstream,
+            head,
+            peer: self.connection.peer.as_ref(),
             asked,
         };
         let identified = edge.identifier.identify(&sender, snapshot);
@@ -180,7 +178,9 @@ impl Call<'_> {
             caller: &request.caller,
             asked: &request.asked,
             life,
+            head: head_bytes(&request.head),
             bytes: body.bytes(),
+            room: request.room(life),
             deadline: if long {
                 request.started + LONG_HEAD_TIMEOUT
             } else {

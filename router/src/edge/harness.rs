@@ -48,6 +48,7 @@ pub(crate) const EXPLICIT_HOST: &str = "fleet.test";
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) max_requests: usize,
+    pub(crate) max_waiting: usize,
     pub(crate) request_timeout: Duration,
     pub(crate) head_timeout: Duration,
     pub(crate) max_connections: usize,
@@ -58,6 +59,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             max_requests: 100,
+            max_waiting: 16 << 20,
             request_timeout: Duration::from_secs(20),
             head_timeout: Duration::from_secs(20),
             max_connections: 100,
@@ -220,6 +222,7 @@ impl Router {
 fn admit(bounds: Bounds, injected: &Arc<InjectedFaults>) -> Arc<Admit> {
     let limits = Limits {
         requests: bounds.max_requests,
+        waiting: bounds.max_waiting,
         ..Limits::default()
     };
     Admit::new(

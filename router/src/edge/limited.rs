@@ -210,6 +210,8 @@ mod tests {
     async fn a_client_that_does_not_read_keeps_nothing_past_the_deadline() {
         let (_backend, router) = large(Bounds {
             max_requests: 1,
+            // Nobody can wait.
+            max_waiting: 0,
             request_timeout: Duration::from_secs(3),
             ..Bounds::default()
         })

@@ -25,6 +25,8 @@ pub(crate) struct FairPermits {
 struct State {
     all: usize,
     free: usize,
+    /// Of one tenant.
+    most: usize,
     /// How many hold something, and the sum of the squares of what each holds.
     holders: usize,
     squares: u128,
@@ -58,9 +60,15 @@ pub(crate) struct FairPermit {
 
 impl FairPermits {
     pub(crate) fn new(all: usize) -> Self {
+        Self::capped(all, all)
+    }
+
+    /// So many, of which no tenant has more than `most`, whether or not the others need theirs.
+    pub(crate) fn capped(all: usize, most: usize) -> Self {
         let state = State {
             all,
             free: all,
+            most,
             holders: 0,
             squares: 0,
             tenants: HashMap::new(),
@@ -197,7 +205,7 @@ impl State {
     fn may_take(&self, held: usize, units: usize) -> bool {
         let part = self.all / KEPT_PART;
         let kept = if held + units <= part { 0 } else { part };
-        self.free >= units + kept
+        held + units <= self.most && self.free >= units + kept
     }
 
     /// Whether somebody waits who holds no more, and needs more than there is: small pieces would pass it for ever.
@@ -205,19 +213,21 @@ impl State {
         self.waiters > 0
             && self.tenants.values().any(|known| {
                 let first = known.waiting.front();
-                known.held <= held && first.is_some_and(|first| first.units > self.free)
+                let needs = |first: &Waiter| first.units > self.free && known.held + first.units <= self.most;
+                known.held <= held && first.is_some_and(needs)
             })
     }
 
     /// Takes the next waiter out of its queue, with its units taken. Who holds least is first, and is not overtaken while it
-    /// needs more than there is; while only what is kept for others keeps it back, others go on.
+    /// needs more than there is; while only what is kept for others, or its own cap, keeps it back, others go on.
     fn next_turn(&mut self) -> Option<(Arc<str>, Waiter)> {
         if self.waiters == 0 {
             return None;
         }
         let waiting = self.tenants.iter().filter_map(|(tenant, known)| {
             let first = known.waiting.front()?;
-            let kept_back = self.free >= first.units && !self.may_take(known.held, first.units);
+            let has_enough = known.held + first.units > self.most;
+            let kept_back = has_enough || (self.free >= first.units && !self.may_take(known.held, first.units));
             (!kept_back).then_some(((known.held, first.number), first.units, tenant))
         });
         let ((held, _), units, tenant) = waiting.min()?;
@@ -273,8 +283,9 @@ impl Drop for Place<'_> {
             let mut state = self.of.state.lock();
             let known = state.tenants.get_mut(self.tenant);
             let left = known.and_then(|known| {
-                let at = known.waiting.iter().position(|waiter| waiter.number == self.number)?;
-                known.waiting.remove(at)
+                // Ascending: who was granted is looked for in vain, and many may wait behind it.
+                let at = known.waiting.binary_search_by_key(&self.number, |waiter| waiter.number);
+                known.waiting.remove(at.ok()?)
             });
             state.waiters -= usize::from(left.is_some());
             state.forget(self.tenant);
@@ -393,6 +404,20 @@ mod tests {
         );
         drop(held);
         assert!(matches!(poll!(&mut large), Poll::Ready(Some(_))));
+    }
+
+    #[tokio::test]
+    async fn who_has_its_most_waits_for_itself_alone() {
+        let permits = FairPermits::capped(16, 4);
+        let [many, few] = ["many", "few"].map(name);
+        let mut held: Vec<_> = (0..4).map(|_| permits.try_take(&many, 1).unwrap()).collect();
+        let mut next = Box::pin(permits.take(&many, 1));
+        assert!(poll!(&mut next).is_pending(), "it has all that it may have");
+        let other = permits.try_take(&few, 1).expect("there are more");
+        held.pop();
+        assert!(matches!(poll!(&mut next), Poll::Ready(Some(_))));
+        drop((held, other, next));
+        assert_eq!(permits.state.lock().free, 16);
     }
 
     #[tokio::test]

@@ -43,6 +43,11 @@ struct Shared {
     metrics: LoadMetrics,
 }
 
+/// How much memory this process may have: the least of the limits of its cgroups and `own`; `None`: nobody limits it.
+pub(crate) fn memory_limit(own: Option<u64>) -> Option<u64> {
+    Memory::of_this_process(own).nearest()
+}
+
 impl Load {
     pub(crate) fn new(settings: Settings, metrics: LoadMetrics) -> Self {
         Self {
@@ -90,6 +95,11 @@ impl Load {
         tasks: &Tasks,
     ) {
         let (load, memory) = (self.clone(), Memory::of_this_process(limit));
+        if let Some(bytes) = memory.nearest() {
+            tracing::info!(bytes, "requests are shed by memory in use of this limit");
+        } else {
+            tracing::info!("no memory limit: requests are not shed by memory in use; see --memory-limit");
+        }
         tasks.spawn_service("load-memory", async move {
             loop {
                 let in_use = memory.in_use(accounted() as u64);

@@ -5,13 +5,15 @@
 //! member waits behind itself. Four classes, each with queues of its own: Leases go at once, then legs of watches that run,
 //! then single requests, then lists; a class that is below its part is served before those above it, so that none starves.
 //! The rules are pure (`core`); `shared` adds lock, clock and wake-ups. One per member (`upstream`). Callers: `dispatch`,
-//! which takes a seat for each leg. Not here: bounds of callers and of all (`admit`, with `bulkhead` and `fair`).
+//! which takes a seat for each leg; and `admit`, which lets single requests come as far as there is room for them (`room`). Not
+//! here: bounds of callers and of all (`admit`, with `bulkhead` and `fair`).
 
 mod bounds;
 mod class;
 mod core;
 mod flow;
 mod metrics;
+mod room;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -20,4 +22,5 @@ pub(crate) use self::class::Class;
 pub(crate) use self::core::Crowd;
 pub(crate) use self::flow::Flow;
 pub(crate) use self::metrics::{QueueKind, QueueMetrics, Vain};
+pub(crate) use self::room::Room;
 pub(crate) use self::shared::{Queues, Seat, Turn};

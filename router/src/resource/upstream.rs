@@ -59,7 +59,7 @@ use self::readyz::Looks;
 use self::resolve::Resolver;
 use self::retry::RetryBudget;
 use crate::resource::breaker::{self, Breaker};
-use crate::resource::queues::Queues;
+use crate::resource::queues::{Queues, Room};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Target;
 use crate::value::traffic::TrafficClass;
@@ -122,6 +122,8 @@ pub(crate) struct Upstream {
     breakers: [Arc<Breaker>; 5],
     /// So that a slow member holds no more of the router than its share, and no tenant all of that.
     pub(crate) queues: Queues,
+    /// So that no single request that was admitted finds these full.
+    pub(crate) room: Room,
     /// Of each tenant, so that none keeps the member's own places from others.
     pub(crate) places: Places,
     pub(crate) retries: RetryBudget,
@@ -249,6 +251,7 @@ impl Upstream {
             transport: Transport::new(target, connector),
             breakers: TrafficClass::ALL.map(|_| breaker()),
             queues: Queues::default(),
+            room: Room::new(target.cluster.clone()),
             places: Places::default(),
             retries: RetryBudget::default(),
             last_answer: LastAnswer::now(connector.changed.clone()),

@@ -9,8 +9,14 @@
 //! 1. Whether this router is so loaded that it sheds such requests.
 //! 2. The caller's bytes: bodies that this router may have to hold at a time.
 //! 3. The caller's bulkhead and its queue, in order of arrival.
-//! 4. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all; and shards share
+//! 4. Room at the member, of what goes to one: so many as are served or wait there at a time, shared fairly by shards. A member
+//!    that is slow has its callers wait here, where they take nothing that others need; and of each its bulkhead's half at most, so
+//!    that its requests to other members go on.
+//! 5. Bytes and permits of all callers. A caller's own bounds are a share of these, so none takes them all; and shards share
 //!    them fairly, so that one with many callers does not, either.
+//!
+//! Who must wait waits up to its deadline, and is turned away at once only where too much waits already: counted by the memory
+//! that it takes (`waiting`), not by number, for when a router starts again all its clients come at once.
 //!
 //! Injected faults ([`Admit::put_off`]) stand before these: what a test of an operator breaks must break whatever else is going on.
 //! The limits of CircuitBreakers (`resource::policies`) come once nothing is shed: who is over one waits in no queue, and takes
@@ -27,27 +33,33 @@ mod bounds;
 mod delay;
 pub(crate) mod metrics;
 mod reviews;
+mod shares;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+pub(crate) use self::arrive::Arrival;
 use self::arrive::Arrivals;
-pub(crate) use self::arrive::Downstream;
 pub(crate) use self::body::{Arriving, CONNECTION_WINDOW, Passage, STREAM_WINDOW};
 use self::bounds::{Bound, CallerBounds, LEASE_BYTES, Place, Shared};
 use self::metrics::AdmitMetrics;
 use self::reviews::Reviews;
-pub(crate) use self::reviews::{Share, Shares};
+pub(crate) use self::shares::{Share, Shares};
+#[cfg(test)]
+pub(crate) use self::waiting::REQUEST_BYTES;
+use self::waiting::Waiting;
+pub(crate) use self::waiting::{head_bytes, within_memory};
 use crate::resource::bulkhead::Permit;
 use crate::resource::fair::FairPermit;
 use crate::resource::keyed::{Entry, Keyed};
 use crate::resource::load::{Level, Load};
 use crate::resource::policies::{Judging, Policies};
-use crate::resource::queues::{Class, QueueKind};
+use crate::resource::queues::{Class, QueueKind, Room};
 use crate::resource::upstream::Body;
 use crate::value::classify::{ApiRequest, Verb};
 use crate::value::fault::Fault;
@@ -60,6 +72,20 @@ pub(crate) struct Limits {
     pub(crate) requests: usize,
     /// Watches and upgrades in flight.
     pub(crate) streams: usize,
+    /// Memory of requests that wait, in bytes.
+    pub(crate) waiting: usize,
+}
+
+impl Limits {
+    /// Of it for requests whose callers are known.
+    fn waiting_known(self) -> usize {
+        self.waiting - self.waiting_unknown()
+    }
+
+    /// Of it for those whose callers are not known yet.
+    fn waiting_unknown(self) -> usize {
+        self.waiting / 2
+    }
 }
 
 #[cfg(test)]
@@ -68,6 +94,7 @@ impl Default for Limits {
         Self {
             requests: 1_000,
             streams: 10_000,
+            waiting: 64 << 20,
         }
     }
 }
@@ -101,8 +128,12 @@ pub(crate) struct Admission<'a> {
     pub(crate) caller: &'a Caller,
     pub(crate) asked: &'a ApiRequest,
     pub(crate) life: Life,
+    /// Bytes of its head.
+    pub(crate) head: usize,
     /// Bytes of its body that the router may have to hold.
     pub(crate) bytes: u32,
+    /// Room at the member that it goes to; `None`: it may go to several, or goes on.
+    pub(crate) room: Option<&'a Room>,
     /// It waits no longer.
     pub(crate) deadline: Instant,
     /// Who judges it by the limits that hold its caller; `None`: people are held by none.
@@ -117,6 +148,8 @@ pub(crate) struct Admitted {
     bytes: Option<Box<(OwnedSemaphorePermit, FairPermit)>>,
     /// Of a stream while its questions are asked, which are unary requests; to its end if its body was gathered for them.
     asking: Option<Box<Permits>>,
+    /// At its member.
+    _room: Option<FairPermit>,
     _caller: Entry<CallerId, CallerBounds>,
 }
 
@@ -153,6 +186,11 @@ impl Admission<'_> {
         (lock || self.asked.is_lease()) && self.bytes <= LEASE_BYTES
     }
 
+    /// What it takes if it waits, and of its body what it leaves unread then.
+    fn waiting(&self) -> (Waiting, u32) {
+        (Waiting::of_head(self.head), self.bytes)
+    }
+
     fn class(&self) -> Class {
         match self.asked.verb {
             _ if self.is_lease() => Class::Lease,
@@ -163,12 +201,16 @@ impl Admission<'_> {
 
     /// From which load on it is not served; `None`: it always is. What watches that run ask does not come here.
     fn sheds_from(&self) -> Option<Level> {
-        match self.asked.verb {
-            _ if self.is_lease() => None,
-            Verb::List => Some(Level::Lists),
-            Verb::Watch => Some(Level::WatchStarts),
-            _ => Some(Level::Singles),
-        }
+        sheds_from(self.asked.verb, self.is_lease())
+    }
+}
+
+fn sheds_from(verb: Verb, lease: bool) -> Option<Level> {
+    match verb {
+        _ if lease => None,
+        Verb::List => Some(Level::Lists),
+        Verb::Watch => Some(Level::WatchStarts),
+        _ => Some(Level::Singles),
     }
 }
 
@@ -199,10 +241,10 @@ impl Admit {
         Arc::new(Self {
             limits,
             load,
-            arrivals: Arrivals::new(limits.requests),
+            arrivals: Arrivals::new(limits, metrics.waiting.clone()),
             reviews: Reviews::default(),
             callers: Keyed::default(),
-            shared: Shared::new(limits),
+            shared: Shared::new(limits, metrics.waiting.clone()),
             metrics,
         })
     }
@@ -249,6 +291,10 @@ impl Admit {
             Ok((bytes, permit))
         };
         let (own_bytes, own) = waits.waited(QueueKind::Caller, class, own).await?;
+        let room = match admission.room.filter(|_| !lease) {
+            Some(room) => Some(self.room(room, &tenant, &caller, admission).await?),
+            None => None,
+        };
         let all = async {
             let bytes = match own_bytes {
                 Some(own) => Some(Box::new((own, self.all_bytes(&tenant, &caller, admission).await?))),
@@ -272,8 +318,28 @@ impl Admit {
             _permits: permits,
             bytes,
             asking,
+            _room: room,
             _caller: caller,
         })
+    }
+
+    /// Where it may be served, or wait for that while it holds what others may need.
+    async fn room(
+        &self,
+        room: &Room,
+        tenant: &Arc<str>,
+        caller: &CallerBounds,
+        admission: &Admission<'_>,
+    ) -> Result<FairPermit, Bound> {
+        if let Some(permit) = room.permits.try_take(tenant, 1) {
+            return Ok(permit);
+        }
+        // It keeps its permit of the bulkhead meanwhile.
+        let _own = caller.rooms.try_enter().ok_or(Bound::Caller)?;
+        let waiting = self.wait(caller, admission, room.permits.take(tenant, 1));
+        let member = QueueKind::Member(&room.cluster);
+        let waited = self.metrics.waits.waited(member, admission.class(), waiting);
+        waited.await?.ok_or(Bound::Time)
     }
 
     /// `None` for what has no body, and for Leases, whose number and size bound their bytes.
@@ -339,14 +405,16 @@ impl Admit {
         entered.await?.ok_or(Bound::Caller)
     }
 
-    /// In the queue, which is bounded: by number, by bytes that wait unread in the client's connection, by time.
+    /// In the queue, which is bounded: by memory, by bytes that wait unread in the client's connection, by time.
     async fn wait<T>(
         &self,
         caller: &CallerBounds,
         admission: &Admission<'_>,
         waiting: impl Future<Output = Option<T>>,
     ) -> Result<Option<T>, Bound> {
-        let _queued = self.shared.queue(&admission.caller.tenant(), caller, admission.bytes)?;
+        let _queued = self
+            .shared
+            .queue(&admission.caller.tenant(), caller, admission.waiting())?;
         let waited = tokio::time::timeout_at(admission.deadline, waiting).await;
         waited.map_err(|_| Bound::Time)
     }

@@ -45,7 +45,7 @@ use crate::resource::upstream::{Body, Place, Upstream, UpstreamError};
 use crate::resource::writes::Write;
 use crate::stage::replan::Replanner;
 use crate::value::classify::{ApiRequest, Verb};
-use crate::value::fault::Fault;
+use crate::value::fault::{AGAIN_SECONDS, Fault};
 use crate::value::snapshot::Caller;
 use crate::value::traffic::TrafficClass;
 
@@ -335,7 +335,7 @@ fn full(upstream: &Upstream) -> Fault {
     let cluster = &upstream.cluster;
     Fault::TooManyRequests {
         message: format!("as many requests wait for member cluster {cluster} as may, or as many of this shard"),
-        retry_after_seconds: 1,
+        retry_after_seconds: rand::random_range(1..=AGAIN_SECONDS),
         cluster: Some(cluster.to_string()),
     }
 }

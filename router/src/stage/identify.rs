@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use portolan_runtime::{pki, telemetry};
 use portolan_wire::identity::Identity;
@@ -28,7 +29,7 @@ use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
 use crate::resource::access::MemberApi;
-use crate::stage::admit::{Admit, Downstream};
+use crate::stage::admit::{Admit, Arrival, head_bytes};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::media::elements;
@@ -70,11 +71,9 @@ pub(crate) struct IdentityConfig {
 /// What is known of who sent a request before it is known who that is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sender<'a> {
-    pub(crate) headers: &'a HeaderMap,
+    pub(crate) head: &'a Parts,
     /// Of the client certificate.
     pub(crate) peer: Option<&'a PeerIdentity>,
-    /// The connection.
-    pub(crate) downstream: &'a Downstream,
     /// What it sent.
     pub(crate) asked: &'a ApiRequest,
 }
@@ -146,7 +145,8 @@ impl Identifier {
             Known::Pod(reviewed) => reviewed,
             Known::Signed(signed) => {
                 let span = reviewed_at(&signed.claimed.key.home_cluster);
-                self.review(*signed, sender).instrument(span).await?
+                let tenant = tenant_of(&signed.claimed, snapshot);
+                self.review(*signed, tenant, sender).instrument(span).await?
             }
         };
         caller_of(&reviewed, snapshot).map(Caller::Pod)
@@ -165,7 +165,7 @@ impl Identifier {
             let (user, groups) = (user.clone(), groups.clone());
             return Ok(Known::Person { user, groups });
         }
-        let Some(token) = bearer(sender.headers)? else {
+        let Some(token) = bearer(&sender.head.headers)? else {
             return Err(no_identity(sender.peer, &self.config.audience));
         };
         if snapshot.generation == 0 {
@@ -198,24 +198,26 @@ impl Identifier {
     }
 
     /// Asks the member that signed it, or waits for the answer that another request with it waits for.
-    async fn review(&self, signed: Signed, sender: &Sender<'_>) -> Result<Arc<Reviewed>, Fault> {
+    async fn review(&self, signed: Signed, tenant: Arc<str>, sender: &Sender<'_>) -> Result<Arc<Reviewed>, Fault> {
         let Signed {
             token,
             hash,
             life,
             claimed,
         } = signed;
-        let (admit, downstream) = (self.admit.clone(), sender.downstream);
-        let _arrived = admit
-            .arrive(downstream, &claimed.key.home_cluster, sender.asked)
-            .await?;
-        // Another request's answer may have come meanwhile.
+        let member = claimed.key.home_cluster.clone();
+        let _arrived = self.admit.arrive(&Arrival {
+            member: &member,
+            tenant: &tenant,
+            head: head_bytes(sender.head),
+            asked: sender.asked,
+        })?;
+        // Another request's answer may have come while its signature was verified.
         if let Some(outcome) = self.kept(hash) {
             return outcome;
         }
-        let (members, address, admit) = (self.members.clone(), downstream.address, admit.clone());
-        let member = claimed.key.home_cluster.clone();
-        let permit = |lease: Arc<Notify>| async move { admit.review(&member, address, lease.notified()).await };
+        let (members, admit) = (self.members.clone(), self.admit.clone());
+        let permit = |lease: Arc<Notify>| async move { admit.review(&member, &tenant, lease.notified()).await };
         let review = review::review(members, token, claimed);
         let (running, source) = self.cache.review(hash, life, permit, review);
         if sender.asked.is_lease() {
@@ -364,6 +366,14 @@ fn caller_of(reviewed: &Reviewed, snapshot: &Snapshot) -> Result<Arc<CallerView>
             configs.len(),
             configs.join(", ")
         ))),
+    }
+}
+
+/// With whom those share who wait for the token's review: what it says is true, but perhaps no more.
+fn tenant_of(claimed: &Reviewed, snapshot: &Snapshot) -> Arc<str> {
+    match snapshot.callers.get(&claimed.key) {
+        Some(view) => Caller::Pod(view.clone()).tenant(),
+        None => Caller::NO_SHARD.into(),
     }
 }
 

@@ -129,6 +129,11 @@ impl ResourceRequest {
         self.is("coordination.k8s.io", "leases")
     }
 
+    /// Whether it is about one object that may carry a leader lock in place of a Lease.
+    pub(crate) fn may_be_lock(&self) -> bool {
+        self.named_by_path && ["configmaps", "endpoints"].iter().any(|kind| self.is("", kind))
+    }
+
     /// As the details of a Status name it.
     fn about(&self) -> AboutObject {
         AboutObject {

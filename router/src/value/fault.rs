@@ -2,6 +2,10 @@
 
 use thiserror::Error;
 
+/// Who is turned away is told to come again within this time, later than what it is for is found out to be over; each at a time
+/// of its own, so that all who are do not come at once.
+pub(crate) const AGAIN_SECONDS: u32 = 5;
+
 /// Why a request is refused or failed. Owned text, so that a fault outlives the snapshot that caused it.
 #[derive(Debug, Clone, Error, PartialEq)]
 pub(crate) enum Fault {

@@ -5,7 +5,9 @@ use crate::decision::plan::Forward;
 use crate::decision::policy::{self, Reach};
 use crate::edge::ordered::{self, PlannedRequest};
 use crate::resource::policies::{Judging, Policies, Taken};
-use crate::stage::admit::{Admission, Life};
+use crate::resource::queues::Room;
+use crate::stage::admit::{Admission, Life, head_bytes};
+use crate::value::classify::Verb;
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
 
@@ -13,6 +15,16 @@ impl Identified {
     /// The members that it goes to, or may.
     pub(super) fn clusters(&self) -> Vec<&str> {
         self.reach.clusters.iter().map(|cluster| &**cluster).collect()
+    }
+
+    /// At the one member that it goes to, for an object of it. Lists have places of their own there.
+    pub(super) fn room(&self, life: Life) -> Option<&Room> {
+        let [cluster] = self.reach.clusters.as_slice() else {
+            return None;
+        };
+        let single = life == Life::Unary && self.asked.verb != Verb::List && self.asked.resource.is_some();
+        let upstream = self.routing.upstreams.get(cluster).filter(|_| single);
+        upstream.map(|upstream| &upstream.room)
     }
 
     /// By what it is judged; `None`: by nothing, or not yet.
@@ -52,7 +64,9 @@ impl Call<'_> {
             caller: &request.caller,
             asked: &request.asked,
             life: Life::Unary,
+            head: head_bytes(&request.head),
             bytes: 0,
+            room: None,
             deadline: request.deadline,
             judging: request.judging(&clusters),
         };

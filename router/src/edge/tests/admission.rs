@@ -51,6 +51,8 @@ fn sticky() -> Script {
 async fn the_streams_of_one_connection_leave_others_served() {
     let bounds = Bounds {
         max_requests: 100,
+        // Half of it is for some dozen.
+        max_waiting: 512 << 10,
         ..Bounds::default()
     };
     let backend = Backend::start(100, sticky()).await;
@@ -69,8 +71,8 @@ async fn the_streams_of_one_connection_leave_others_served() {
         })
         .collect();
     let full = async {
-        // Half of all are under way, a quarter as many wait, the rest is told to come again.
-        while backend.seen.requests() < 50 || refused.load(Ordering::SeqCst) < 400 - 50 - 25 {
+        // Half of all are under way, some wait, the rest is told to come again.
+        while backend.seen.requests() < 50 || refused.load(Ordering::SeqCst) < 400 - 50 - 50 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -226,17 +228,14 @@ async fn unknown(router: &Router, signer: &Signer, pods: Range<usize>) -> Vec<Jo
 }
 
 #[tokio::test]
-async fn callers_that_one_connection_does_not_name_are_found_out_a_few_at_a_time() {
-    let bounds = Bounds {
-        max_requests: 80,
-        ..Bounds::default()
-    };
+async fn callers_that_nobody_knows_are_found_out_a_few_at_a_time() {
+    let bounds = Bounds::default();
     let (backend, members) = (Backend::start(100, plain()).await, Arc::new(Silent::default()));
     let router = Router::with_members([backend.target("east")], bounds, Some(members.clone())).await;
     let signer = home(&router);
-    let asking = unknown(&router, &signer, 0..40).await;
+    let asking = unknown(&router, &signer, 0..200).await;
     let full = async {
-        while members.0.load(Ordering::SeqCst) < 10 {
+        while members.0.load(Ordering::SeqCst) < 56 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -244,7 +243,7 @@ async fn callers_that_one_connection_does_not_name_are_found_out_a_few_at_a_time
     for _ in 0..10 {
         assert_eq!(router.get(PODS).await.status(), 200, "others are served");
     }
-    assert_eq!(members.0.load(Ordering::SeqCst), 10);
+    assert_eq!(members.0.load(Ordering::SeqCst), 56, "an eighth is kept for others");
     for one in asking {
         one.abort();
     }
@@ -253,7 +252,8 @@ async fn callers_that_one_connection_does_not_name_are_found_out_a_few_at_a_time
 #[tokio::test]
 async fn who_has_a_certificate_waits_for_no_review() {
     let bounds = Bounds {
-        max_requests: 16,
+        // A quarter of it is for some four of one tenant.
+        max_waiting: 440 << 10,
         ..Bounds::default()
     };
     let (backend, members) = (Backend::start(100, plain()).await, Arc::new(Silent::default()));

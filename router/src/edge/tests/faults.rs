@@ -130,7 +130,8 @@ async fn delays_add_up_and_then_the_first_abort_in_order_counts() {
 #[tokio::test]
 async fn a_delay_ends_when_its_client_goes_and_few_may_wait() {
     let bounds = Bounds {
-        max_requests: 8,
+        // Half of it is for three, with their tokens.
+        max_waiting: 208 << 10,
         ..Bounds::default()
     };
     let (_backend, operators) = bounded(mirror(), bounds).await;
@@ -140,10 +141,10 @@ async fn a_delay_ends_when_its_client_goes_and_few_may_wait() {
         let asked = client.send_request(operators.request("a", "GET", ONE, ""));
         spawn(async move { drop(asked.await) })
     };
-    let waiting = [wait(), wait()];
+    let waiting = [wait(), wait(), wait()];
     let refused = async {
         loop {
-            // As many as may wait do: a quarter of all.
+            // As many as may wait do.
             let asked = operators.get(ONE);
             if let Ok(answer) = tokio::time::timeout(Duration::from_millis(300), asked).await {
                 return answer;

@@ -51,18 +51,16 @@ impl Memory {
     }
 
     fn under(root: &Path, limit: Option<u64>) -> Self {
-        let memory = Self {
+        Self {
             groups: groups(root),
             root: root.to_owned(),
             limit,
-        };
-        let limits = memory.groups.iter().filter_map(Group::limit).chain(limit);
-        if let Some(bytes) = limits.min() {
-            tracing::info!(bytes, "requests are shed by memory in use of this limit");
-        } else {
-            tracing::info!("no memory limit: requests are not shed by memory in use; see --memory-limit");
         }
-        memory
+    }
+
+    /// The least of the limits; `None`: there is none.
+    pub(super) fn nearest(&self) -> Option<u64> {
+        self.groups.iter().filter_map(Group::limit).chain(self.limit).min()
     }
 
     /// The part that is in use of whichever limit is nearest; `None` without one. `accounted`: bytes of which it is known that
@@ -186,6 +184,9 @@ mod tests {
         assert_eq!(in_use(&root, None), Some(0.25));
         assert_eq!(in_use(&root, Some(2048)), Some(0.5));
         assert_eq!(in_use(&root, Some(8192)), Some(0.25));
+        for (own, nearest) in [(None, 1000), (Some(8192), 1000), (Some(500), 500)] {
+            assert_eq!(Memory::under(root.path(), own).nearest(), Some(nearest));
+        }
     }
 
     #[test]
@@ -207,6 +208,7 @@ mod tests {
     #[test]
     fn without_a_limit_nothing_is_known() {
         assert_eq!(in_use(&machine(&[]), None), None);
+        assert_eq!(Memory::under(machine(&[]).path(), None).nearest(), None);
         let unlimited = machine(&[
             ("proc/self/cgroup", "0::/\n"),
             ("sys/fs/cgroup/memory.max", "max\n"),

@@ -14,9 +14,9 @@ use super::flow::Flow;
 
 /// Requests at one member at a time. An API server's own default is 400 reads and 200 writes in flight, so a healthy member
 /// is never kept from work by this.
-const SEATS: usize = 1024;
+pub(super) const SEATS: usize = 1024;
 /// Requests that wait for one member, legs of watches that run apart.
-const PLACES: usize = 1024;
+pub(super) const PLACES: usize = 1024;
 /// Between two looks of what comes last.
 const LAST_EVERY: Duration = Duration::from_millis(50);
 

@@ -1,148 +1,147 @@
 //! Requests whose callers are not known yet.
 //!
 //! Who is known already does not come here. What a token's first request waits for is a review at a member, and many may
-//! wait at a time: for a member that is slow, or for one that somebody keeps busy. So their number is bounded, and what
-//! one connection, the callers of one member and, while they are scarce, one source address may take of it. Caller:
-//! `identify`.
+//! wait at a time: for a member that is slow, or all at once when this router has just started. They are bounded by the
+//! memory that they take, of which they have a part of their own: callers that are known and have much waiting keep nobody from
+//! being known. All that wait for one member share theirs, fairly by the tenants that their tokens are of. Those of one token
+//! wait for one review (`identify`). A router that is overloaded sheds here what it would shed later anyway. Caller: `identify`.
 
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::FutureExt as _;
+use prometheus_client::metrics::gauge::Gauge;
 
-use super::Admit;
-use super::bounds::Bound;
-use super::reviews::{Share, Shares};
-use crate::resource::bulkhead::{Bulkhead, Full, Permit};
+use super::bounds::{self, Bound};
+use super::waiting::{Memory, Queue, Waiting};
+use super::{Admit, Limits, sheds_from};
+use crate::resource::bulkhead::{Bulkhead, Permit};
+use crate::resource::fair::{FairPermit, FairPermits};
 use crate::resource::keyed::{Entry, Keyed};
-use crate::value::classify::ApiRequest;
+use crate::resource::load::Level;
+use crate::value::classify::{ApiRequest, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 
-/// One connection has this part of all at a time, the rest of its streams waits.
-const CONNECTION_PART: usize = 8;
-/// Those who wait for one member have this part of all, and as many wait for that: one that is slow, or lies, keeps
-/// nobody of another from being known.
-const MEMBER_PART: usize = 4;
+/// Those who wait for one member have this part of the memory for all who arrive: one that is slow, or lies, keeps nobody of
+/// another from being known.
+const MEMBER_PART: usize = 2;
 /// Leases of the callers of one member beyond these: some dozen operators that start together.
 const MEMBER_LEASES: usize = 64;
-/// Streams of one connection that wait: all that it may have.
-const CONNECTION_QUEUE: usize = 4096;
-/// For one's turn. Longer than what a member takes for a review that it makes at all.
-const WAIT: Duration = Duration::from_secs(5);
-
-/// Where requests come from: one connection.
-#[derive(Debug)]
-pub(crate) struct Downstream {
-    pub(crate) address: IpAddr,
-    arriving: Bulkhead,
-}
 
 /// All requests that arrive.
 #[derive(Debug)]
 pub(super) struct Arrivals {
-    shares: Shares,
-    /// Requests of one connection whose callers are being found out.
-    per_connection: usize,
-    /// Requests whose callers one member knows.
+    /// Shared by members.
+    queue: Queue,
+    /// Memory of requests whose callers one member knows.
     per_member: usize,
-    members: Keyed<Arc<str>, Waiting>,
+    members: Keyed<Arc<str>, AtMember>,
 }
 
 /// Requests that wait for the word of one member.
 #[derive(Debug)]
-struct Waiting {
-    all: Bulkhead,
-    /// For Leases alone, where there is no room among all.
+struct AtMember {
+    /// Shared by tenants.
+    memory: FairPermits,
+    /// For Leases alone, where there is no room.
     leases: Bulkhead,
+}
+
+/// What is known of a request before its member was asked.
+#[derive(Debug)]
+pub(crate) struct Arrival<'a> {
+    /// Whose key signed its token.
+    pub(crate) member: &'a Arc<str>,
+    /// What its token says it is of.
+    pub(crate) tenant: &'a Arc<str>,
+    /// Bytes of its head.
+    pub(crate) head: usize,
+    pub(crate) asked: &'a ApiRequest,
 }
 
 /// Held until the caller is known. The permits are dropped before the entry that they are counted in.
 pub(crate) struct Arrived {
-    _permits: ArrivalPermits,
-    _member: Entry<Arc<str>, Waiting>,
+    _permit: ArrivalPermit,
+    _member: Entry<Arc<str>, AtMember>,
 }
 
-/// What it took, of the member and of all.
-struct ArrivalPermits {
-    _member: Permit,
-    /// Of the connection and of all; not for Leases that take the reserve.
-    _others: Option<(Permit, Share)>,
+/// What it took.
+enum ArrivalPermit {
+    /// Of its member's memory, and of that of all who wait.
+    Memory { _member: FairPermit, _all: Memory },
+    /// Of the reserve of Leases.
+    Reserve { _lease: Permit },
 }
 
 impl Arrivals {
-    pub(super) fn new(requests: usize) -> Self {
+    /// `held`: is told what requests that wait take.
+    pub(super) fn new(limits: Limits, held: Gauge) -> Self {
+        let memory = limits.waiting_unknown();
         Self {
-            shares: Shares::new(requests, requests),
-            per_connection: requests / CONNECTION_PART,
-            per_member: requests / MEMBER_PART,
+            queue: Queue::new(memory, held),
+            per_member: memory / MEMBER_PART,
             members: Keyed::default(),
         }
     }
+
+    /// Members that are waited for.
+    #[cfg(test)]
+    pub(super) fn members(&self) -> usize {
+        self.members.len()
+    }
 }
 
-impl Waiting {
-    fn new(most: usize) -> Self {
+impl Arrival<'_> {
+    /// As in [`Admit::admit`], but for what may be of an election: which lock is one is known with its caller.
+    fn sheds_from(&self) -> Option<Level> {
+        let resource = self.asked.resource.as_ref();
+        let other = self.asked.verb != Verb::Watch && resource.is_some_and(ResourceRequest::may_be_lock);
+        let lock = other || self.asked.is_lease();
+        sheds_from(self.asked.verb, lock)
+    }
+}
+
+impl AtMember {
+    fn new(memory: usize) -> Self {
         Self {
-            all: Bulkhead::new(most, most),
+            memory: FairPermits::new(memory),
             leases: Bulkhead::new(MEMBER_LEASES, 0),
         }
     }
 }
 
 impl Admit {
-    /// A connection's own bounds.
-    pub(crate) fn downstream(&self, address: IpAddr) -> Downstream {
-        Downstream {
-            address,
-            arriving: Bulkhead::new(self.arrivals.per_connection, CONNECTION_QUEUE),
+    /// The right to wait until a member has said who sends a request; 429 if too much waits for that, or the router sheds it.
+    pub(crate) fn arrive(&self, request: &Arrival<'_>) -> Result<Arrived, Fault> {
+        let modest = || self.shared.is_modest(request.tenant);
+        let shed = request
+            .sheds_from()
+            .and_then(|level| bounds::shed(level, &self.load, modest));
+        if let Some(fault) = shed {
+            return Err(fault);
         }
-    }
-
-    /// Waits for the right to have `member` asked who sends a request; 429 if too many wait for that. Safe to drop.
-    pub(crate) async fn arrive(
-        &self,
-        downstream: &Downstream,
-        member: &Arc<str>,
-        asked: &ApiRequest,
-    ) -> Result<Arrived, Fault> {
         let most = self.arrivals.per_member;
-        let member = self.arrivals.members.entry(member.clone(), || Waiting::new(most));
-        match self.place(downstream, &member, asked.is_lease()).await {
-            Ok(permits) => Ok(Arrived {
-                _permits: permits,
+        let member = self
+            .arrivals
+            .members
+            .entry(request.member.clone(), || AtMember::new(most));
+        let memory = || {
+            let waiting = Waiting::of_head(request.head);
+            // As one among tenants: no shard's name, nor a person's, is like this.
+            let all = format!("member {}", request.member).into();
+            Some(ArrivalPermit::Memory {
+                _member: member.memory.try_take(request.tenant, waiting.memory())?,
+                _all: self.arrivals.queue.try_take(&all, waiting)?,
+            })
+        };
+        let reserve = || {
+            let lease = request.asked.is_lease().then(|| member.leases.try_enter())??;
+            Some(ArrivalPermit::Reserve { _lease: lease })
+        };
+        match memory().or_else(reserve) {
+            Some(permit) => Ok(Arrived {
+                _permit: permit,
                 _member: member,
             }),
-            Err(Full) => Err(self.refused(Bound::Arrivals)),
+            None => Err(self.refused(Bound::Arrivals)),
         }
-    }
-
-    /// A Lease waits for its turn only where the reserve is empty too: an election is lost within seconds.
-    async fn place(&self, downstream: &Downstream, member: &Waiting, lease: bool) -> Result<ArrivalPermits, Full> {
-        let mut turn = std::pin::pin!(self.turn(downstream, member));
-        let full = match turn.as_mut().now_or_never() {
-            Some(Ok(permits)) => return Ok(permits),
-            outcome => outcome.is_some(),
-        };
-        if let Some(reserve) = lease.then(|| member.leases.try_enter()).flatten() {
-            return Ok(ArrivalPermits {
-                _member: reserve,
-                _others: None,
-            });
-        }
-        if full {
-            return Err(Full);
-        }
-        tokio::time::timeout(WAIT, turn).await.unwrap_or(Err(Full))
-    }
-
-    async fn turn(&self, downstream: &Downstream, member: &Waiting) -> Result<ArrivalPermits, Full> {
-        let connection = downstream.arriving.enter().await?;
-        let member = member.all.enter().await?;
-        let all = self.arrivals.shares.enter(downstream.address).await?;
-        Ok(ArrivalPermits {
-            _member: member,
-            _others: Some((connection, all)),
-        })
     }
 }

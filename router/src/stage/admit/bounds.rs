@@ -3,19 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Semaphore;
 
 use super::Limits;
 use super::body::{CONNECTION_WINDOW, STREAM_WINDOW};
+use super::waiting::{Memory, Queue, Waiting};
 use crate::resource::bulkhead::Bulkhead;
 use crate::resource::fair::{FairPermit, FairPermits};
 use crate::resource::load::{Level, Load};
-use crate::value::fault::Fault;
+use crate::value::fault::{AGAIN_SECONDS, Fault};
 
 /// Unary requests of one caller at a time, and at most half of all.
 const CALLER_IN_FLIGHT: usize = 512;
-/// Requests of one caller that wait, and at most a quarter of all that may.
-const CALLER_QUEUE: usize = 1024;
+/// Of the memory for requests that wait and whose callers are known, one caller has at most this part: its shard has seven eighths, so an eighth is left to
+/// its siblings.
+const CALLER_QUEUE: (usize, usize) = (3, 4);
 /// Watches, logs and upgrades of one caller, and at most half of all. Operators have some dozen; this is for those that
 /// are broken.
 const CALLER_STREAMS: usize = 20_000;
@@ -29,8 +32,6 @@ pub(super) const LEASE_BYTES: u32 = 64 << 10;
 /// Bodies of one caller that the router holds at a time: of the largest four, of the usual 10 KiB more than its bulkhead
 /// lets in.
 pub(super) const CALLER_BYTES: usize = 32 << 20;
-/// Who is shed is told to come again within this time, later than what is shed for is found out to be over.
-const SHED_SECONDS: u32 = 5;
 /// Bodies of all callers: eight that send as much as they may leave the memory of a small router in peace.
 const ALL_BYTES: usize = 256 << 20;
 /// Bytes that may wait unread in a caller's connection: while half of its window is free, the bodies of what was admitted
@@ -44,9 +45,11 @@ pub(crate) struct CallerBounds {
     /// For Leases alone, where `unary` is full.
     pub(super) leases: Bulkhead,
     pub(super) streams: Bulkhead,
+    /// Of `unary`, for those that wait for room at a member: the rest is left for other members.
+    pub(super) rooms: Bulkhead,
     /// A semaphore of bytes: waiters are served in order, so a large body is not passed for ever by small ones.
     pub(super) bytes: Arc<Semaphore>,
-    /// Requests that may wait, for whatever of these.
+    /// Memory of its requests that may wait, for whatever of these.
     queue: usize,
     waiting: AtomicUsize,
     /// Bytes of the bodies of those who wait.
@@ -60,17 +63,18 @@ pub(super) struct Shared {
     leases: FairPermits,
     streams: FairPermits,
     pub(super) bytes: FairPermits,
-    /// Requests that wait. Full, whoever need not wait is served on.
-    queue: FairPermits,
+    /// Of requests that wait and whose callers are known. Full, whoever need not wait is served on.
+    pub(super) queue: Queue,
 }
 
 /// A place among all requests, or all streams. Held, not looked at.
 pub(super) type Place = FairPermit;
 
-/// A request that waits: counted, with the bytes that it leaves unread.
+/// A request that waits: counted by its memory, with the bytes that it leaves unread.
 pub(super) struct Queued<'a> {
-    _place: FairPermit,
+    _memory: Memory,
     caller: &'a CallerBounds,
+    waiting: usize,
     bytes: usize,
 }
 
@@ -79,7 +83,7 @@ pub(super) struct Queued<'a> {
 pub(super) enum Bound {
     /// Streams of all.
     Streams,
-    /// The caller's requests, or its queue.
+    /// The caller's requests that wait.
     Caller,
     CallerStreams,
     /// Bytes that wait, of the caller.
@@ -106,20 +110,27 @@ pub(super) fn shed(from: Level, load: &Load, modest: impl FnOnce() -> bool) -> O
     };
     Some(Fault::TooManyRequests {
         message: format!("this router is overloaded and sheds {what} for now: {why}"),
-        retry_after_seconds: rand::random_range(1..=SHED_SECONDS),
+        retry_after_seconds: again(),
         cluster: None,
     })
 }
 
+/// When to come again.
+fn again() -> u32 {
+    rand::random_range(1..=AGAIN_SECONDS)
+}
+
 impl CallerBounds {
     pub(super) fn new(limits: Limits) -> Self {
+        let in_flight = CALLER_IN_FLIGHT.min(limits.requests / 2);
         Self {
             // Those who wait are counted in `Shared::queue`.
-            unary: Bulkhead::new(CALLER_IN_FLIGHT.min(limits.requests / 2), usize::MAX),
+            unary: Bulkhead::new(in_flight, usize::MAX),
+            rooms: Bulkhead::new(in_flight / 2, 0),
             leases: Bulkhead::new(CALLER_LEASES, 0),
             streams: Bulkhead::new(CALLER_STREAMS.min(limits.streams / 2), 0),
             bytes: Arc::new(Semaphore::new(CALLER_BYTES)),
-            queue: CALLER_QUEUE.min(limits.requests / 4),
+            queue: limits.waiting_known() / CALLER_QUEUE.1 * CALLER_QUEUE.0,
             waiting: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
         }
@@ -127,13 +138,14 @@ impl CallerBounds {
 }
 
 impl Shared {
-    pub(super) fn new(limits: Limits) -> Self {
+    /// `waiting`: is told what requests that wait take.
+    pub(super) fn new(limits: Limits, waiting: Gauge) -> Self {
         Self {
             requests: FairPermits::new(limits.requests),
             leases: FairPermits::new(LEASE_RESERVE),
             streams: FairPermits::new(limits.streams),
             bytes: FairPermits::new(ALL_BYTES),
-            queue: FairPermits::new(limits.requests),
+            queue: Queue::new(limits.waiting_known(), waiting),
         }
     }
 
@@ -159,19 +171,20 @@ impl Shared {
         &self,
         tenant: &Arc<str>,
         caller: &'a CallerBounds,
-        bytes: u32,
+        (waiting, bytes): (Waiting, u32),
     ) -> Result<Queued<'a>, Bound> {
-        let place = self.queue.try_take(tenant, 1).ok_or(Bound::Queue)?;
-        let bytes = bytes.min(STREAM_WINDOW) as usize;
+        let memory = self.queue.try_take(tenant, waiting).ok_or(Bound::Queue)?;
+        let (waiting, bytes) = (waiting.memory(), bytes.min(STREAM_WINDOW) as usize);
         // Counted before they are judged, and given back by the drop if that is too much.
-        let waiting = caller.waiting.fetch_add(1, Ordering::Relaxed);
+        let others = caller.waiting.fetch_add(waiting, Ordering::Relaxed);
         let before = caller.queued.fetch_add(bytes, Ordering::Relaxed);
         let queued = Queued {
-            _place: place,
+            _memory: memory,
             caller,
+            waiting,
             bytes,
         };
-        if waiting >= caller.queue {
+        if others + waiting > caller.queue {
             return Err(Bound::Caller);
         }
         if bytes > 0 && before + bytes > QUEUED_BYTES {
@@ -183,7 +196,7 @@ impl Shared {
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        self.caller.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.caller.waiting.fetch_sub(self.waiting, Ordering::Relaxed);
         self.caller.queued.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
@@ -219,18 +232,20 @@ impl Bound {
     pub(super) fn fault(self) -> Fault {
         let message = match self {
             Self::Streams => "this router serves as many streams as it may, or as many of this shard",
-            Self::Caller => "this caller has as many requests under way as it may",
+            Self::Caller => {
+                "this caller has as many requests under way and waiting as it may, or as many at slow members"
+            }
             Self::CallerStreams => "this caller has as many streams open as it may",
             Self::Bytes => "this caller has as many bytes of request bodies under way as it may",
             Self::Queue => "as many requests wait in this router as may",
             Self::Time => "other requests left no room for this one in time",
             Self::Arrivals => "this router is finding out the callers of as many requests as it may",
-            Self::Reviews => "the tokens of as many callers as may are being reviewed by their member cluster",
+            Self::Reviews => "the tokens of other callers left no time for their member cluster to review this one",
             Self::Delayed => "a FaultInjection delays as many requests of this caller as may wait",
         };
         Fault::TooManyRequests {
             message: message.to_owned(),
-            retry_after_seconds: 1,
+            retry_after_seconds: again(),
             cluster: None,
         }
     }

@@ -26,7 +26,9 @@ impl Admit {
         let caller = self
             .callers
             .entry(CallerId::of(admission.caller), || CallerBounds::new(self.limits));
-        let place = self.shared.queue(&admission.caller.tenant(), &caller, admission.bytes);
+        let place = self
+            .shared
+            .queue(&admission.caller.tenant(), &caller, admission.waiting());
         let _place = place.map_err(|_| self.refused(Bound::Delayed))?;
         let until = Instant::now()
             .checked_add(injection.delay)

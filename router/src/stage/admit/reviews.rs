@@ -1,29 +1,27 @@
 //! TokenReviews at members: a bound of their own for each member, because they come before a caller is known.
 //!
-//! Only tokens that a member's own key signed come as far as a review, one at a time each. Whoever can have many signed
-//! must not keep others from being known: while permits are scarce, one source address has a part of them. Only then,
-//! because many clients share one address behind a balancer. All wait before they are refused.
+//! Only tokens that a member's own key signed come as far as a review, one at a time each, however many requests have the
+//! token. So what a token says of its owner is true, if not new: whose turn is next goes by the tenants that tokens are of.
+//! Whoever can have many signed keeps those of its own shard waiting, and Pods of no shard wait for each other. No queue is
+//! bounded here: who waits for a review has arrived (`arrive`), which is.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Admit;
 use super::bounds::Bound;
-use crate::resource::bulkhead::{Bulkhead, Full, Permit};
+use crate::resource::bulkhead::{Bulkhead, Permit};
+use crate::resource::fair::{FairPermit, FairPermits};
 use crate::resource::keyed::{Entry, Keyed};
 use crate::value::fault::Fault;
 
 /// Reviews at one member at a time. A review takes it some milliseconds, so these are thousands a second.
 const IN_FLIGHT: usize = 64;
-/// Reviews that wait for one member.
-const QUEUE: usize = 1024;
 /// Reviews at one member beyond these that Leases wait for, and as many that wait for this.
 const LEASES: usize = 8;
-/// How long a review waits for its turn.
-const WAIT: Duration = Duration::from_secs(5);
-/// One source address has this part of all while they are scarce.
-const ADDRESS_PART: usize = 8;
+/// How long a review waits for its turn: as long as a client has to become known. When a router starts again, the tokens of
+/// all callers of a member are new to it.
+const WAIT: Duration = Duration::from_secs(10);
 
 /// The reviews under way, by member.
 pub(super) type Reviews = Keyed<Arc<str>, AtMember>;
@@ -31,77 +29,33 @@ pub(super) type Reviews = Keyed<Arc<str>, AtMember>;
 /// The reviews at one member.
 #[derive(Debug)]
 pub(crate) struct AtMember {
-    all: Shares,
+    all: FairPermits,
     /// For those that Leases wait for.
     leases: Bulkhead,
 }
 
-/// Permits of which no source address takes all.
-#[derive(Debug)]
-pub(crate) struct Shares {
-    all: Bulkhead,
-    /// Permits of one address while they are scarce.
-    in_flight: usize,
-    queue: usize,
-    addresses: Keyed<IpAddr, Bulkhead>,
-}
-
-/// One permit of [`Shares`].
-pub(crate) struct Share {
-    _all: Permit,
-    _own: Option<(Permit, Entry<IpAddr, Bulkhead>)>,
-}
-
 /// The right to one review. The permit is dropped before what it is counted in.
 pub(crate) struct ReviewPermit {
-    _permit: Result<Share, Permit>,
+    _permit: Result<FairPermit, Permit>,
     _member: Entry<Arc<str>, AtMember>,
 }
 
 impl AtMember {
     fn new() -> Self {
         Self {
-            all: Shares::new(IN_FLIGHT, QUEUE),
+            all: FairPermits::new(IN_FLIGHT),
             leases: Bulkhead::new(LEASES, LEASES),
         }
     }
 }
 
-impl Shares {
-    pub(crate) fn new(in_flight: usize, queue: usize) -> Self {
-        Self {
-            all: Bulkhead::new(in_flight, queue),
-            in_flight: (in_flight / ADDRESS_PART).max(1),
-            queue: queue / ADDRESS_PART,
-            addresses: Keyed::default(),
-        }
-    }
-
-    pub(crate) async fn enter(&self, address: IpAddr) -> Result<Share, Full> {
-        if !self.all.is_scarce()
-            && let Some(all) = self.all.try_enter()
-        {
-            return Ok(Share { _all: all, _own: None });
-        }
-        let entry = self
-            .addresses
-            .entry(address, || Bulkhead::new(self.in_flight, self.queue));
-        let own = entry.enter().await?;
-        let all = self.all.enter().await?;
-        Ok(Share {
-            _all: all,
-            _own: Some((own, entry)),
-        })
-    }
-}
-
 impl Admit {
-    /// Waits for the right to have `member` review a token; 429 if too many do. `lease`: is over when a Lease waits for this
-    /// review, for which there is a reserve. Safe to drop.
+    /// Waits for the right to have `member` review a token of this tenant; 429 if that takes too long. `lease`: is over when a
+    /// Lease waits for this review, for which there is a reserve. Safe to drop.
     pub(crate) async fn review(
         &self,
         member: &Arc<str>,
-        address: IpAddr,
+        tenant: &Arc<str>,
         lease: impl Future<Output = ()>,
     ) -> Result<ReviewPermit, Fault> {
         let member = self.reviews.entry(member.clone(), AtMember::new);
@@ -112,16 +66,17 @@ impl Admit {
         let entered = async {
             tokio::select! {
                 biased;
-                Ok(reserve) = reserve => Ok(Err(reserve)),
-                share = member.all.enter(address) => share.map(Ok),
+                Ok(reserve) = reserve => Some(Err(reserve)),
+                // Always some: nobody takes more than there are.
+                turn = member.all.take(tenant, 1) => turn.map(Ok),
             }
         };
         match tokio::time::timeout(WAIT, entered).await {
-            Ok(Ok(permit)) => Ok(ReviewPermit {
+            Ok(Some(permit)) => Ok(ReviewPermit {
                 _permit: permit,
                 _member: member,
             }),
-            Ok(Err(Full)) | Err(_) => Err(self.refused(Bound::Reviews)),
+            Ok(None) | Err(_) => Err(self.refused(Bound::Reviews)),
         }
     }
 }

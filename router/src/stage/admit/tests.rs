@@ -1,19 +1,16 @@
 //! Bounds by themselves, without sockets; what they are worth to others is tested at the `edge`.
 
-use std::net::IpAddr;
+mod arriving;
+
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::{pending, ready};
 use http::{HeaderMap, Method};
 
 use super::*;
 use crate::resource::policies::tests as policies;
 use crate::value::classify::{ApiRequest, classify};
 use crate::value::snapshot::CallerView;
-
-const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
 #[tokio::test]
 async fn lists_are_shed_before_watches_before_single_requests_and_leases_never() {
@@ -39,7 +36,9 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
                 caller: &person("ada"),
                 asked: &self::asked(path),
                 life,
+                head: 0,
                 bytes: 0,
+                room: None,
                 deadline: Instant::now() + Duration::from_secs(1),
                 judging: None,
             };
@@ -72,7 +71,9 @@ fn judged<'a>(
         caller,
         asked,
         life: Life::Unary,
+        head: 0,
         bytes: 0,
+        room: None,
         deadline: Instant::now() + Duration::from_mins(1),
         judging: Some((&world.policies, judging)),
     }
@@ -171,7 +172,9 @@ async fn is_served(admit: &Admit, user: &str) -> bool {
         caller: &person(user),
         asked: &asked(PODS),
         life: Life::Unary,
+        head: 0,
         bytes: 0,
+        room: None,
         deadline: Instant::now() + Duration::from_secs(1),
         judging: None,
     };
@@ -179,7 +182,16 @@ async fn is_served(admit: &Admit, user: &str) -> bool {
 }
 
 fn admit(requests: usize) -> Arc<Admit> {
-    let limits = Limits { requests, streams: 4 };
+    waiting(requests, 1_000)
+}
+
+/// Where so many requests of known callers may wait, as small as they can be, and as many of others.
+fn waiting(requests: usize, waiters: usize) -> Arc<Admit> {
+    let limits = Limits {
+        requests,
+        streams: 4,
+        waiting: 2 * waiters * Waiting::of_head(0).memory(),
+    };
     Admit::new(limits, Load::default(), AdmitMetrics::default())
 }
 
@@ -199,7 +211,9 @@ async fn ask(admit: &Admit, user: &str, path: &str, life: Life, bytes: u32) -> R
         caller: &person(user),
         asked: &asked(path),
         life,
+        head: 0,
         bytes,
+        room: None,
         deadline: Instant::now() + Duration::from_secs(1),
         judging: None,
     };
@@ -243,17 +257,119 @@ async fn one_caller_takes_half_and_waits_for_the_rest() {
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_is_served_when_there_is_room_and_too_many_are_not_let_wait() {
-    let admit = admit(4);
+    let admit = waiting(4, 8);
     let held = [
         ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap(),
         ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap(),
     ];
-    let mut waits = Box::pin(ask(&admit, "ada", PODS, Life::Unary, 0));
-    assert!((&mut waits).now_or_never().is_none());
+    let mut waits: Vec<_> = (0..6)
+        .map(|_| Box::pin(ask(&admit, "ada", PODS, Life::Unary, 0)))
+        .collect();
+    assert!(waits.iter_mut().all(|one| one.now_or_never().is_none()));
     let refused = ask(&admit, "ada", PODS, Life::Unary, 0).now_or_never();
     assert_eq!(refused.unwrap().unwrap_err(), Bound::Caller);
     drop(held);
-    waits.await.unwrap();
+    for one in waits {
+        drop(one.await.unwrap());
+    }
+    assert_eq!(admit.metrics.waiting.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_with_a_long_head_takes_more() {
+    let admit = waiting(4, 4);
+    let caller = person("ada");
+    let held = [
+        ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap(),
+        ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap(),
+    ];
+    let long = Admission {
+        caller: &caller,
+        asked: &asked(PODS),
+        life: Life::Unary,
+        head: 60 << 10,
+        bytes: 0,
+        room: None,
+        deadline: Instant::now() + Duration::from_secs(1),
+        judging: None,
+    };
+    let refused = admit.checks(&long).now_or_never();
+    assert_eq!(refused.unwrap().unwrap_err(), Bound::Queue);
+    drop(held);
+    assert!(admit.checks(&long).await.is_ok(), "who need not wait takes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_room_at_a_member_keeps_no_place_from_others() {
+    let (admit, east) = (admit(2_000), Room::new("east".into()));
+    let ask = async |user: &str, room: Option<&Room>| {
+        let admission = Admission {
+            caller: &person(user),
+            asked: &asked(PODS),
+            life: Life::Unary,
+            head: 0,
+            bytes: 0,
+            room,
+            deadline: Instant::now() + Duration::from_secs(1),
+            judging: None,
+        };
+        admit.checks(&admission).await
+    };
+    let mut held = Vec::new();
+    for user in 0..3 {
+        while let Some(admitted) = ask(&user.to_string(), Some(&east)).now_or_never() {
+            held.push(admitted.unwrap());
+        }
+    }
+    assert_eq!(held.len(), 1536 - 1536 / 8, "but for what is kept");
+    let mut waits = Box::pin(ask("4", Some(&east)));
+    for _ in 0..192 {
+        held.push((&mut waits).now_or_never().expect("it was kept for such").unwrap());
+        waits = Box::pin(ask("4", Some(&east)));
+    }
+    assert!((&mut waits).now_or_never().is_none(), "there is no room");
+    assert_eq!(admit.shared.requests.held(), 1536, "and it takes nothing meanwhile");
+    ask("4", None).await.expect("others' members are another matter");
+    held.truncate(1535);
+    held.remove(0);
+    waits.await.expect("its turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_much_waiting_at_a_slow_member_goes_on_at_others() {
+    let admit = admit(2_000);
+    let [east, west] = ["east", "west"].map(|cluster| Room::new(cluster.into()));
+    let full = [("a", 512), ("b", 512), ("c", 320)].map(|(tenant, units)| east.permits.try_take(&tenant.into(), units));
+    assert!(
+        full.iter().all(Option::is_some),
+        "nothing of it is left to who has some"
+    );
+    let (caller, asked) = (person("c"), asked(PODS));
+    let ask = async |room| {
+        let admission = Admission {
+            caller: &caller,
+            asked: &asked,
+            life: Life::Unary,
+            head: 0,
+            bytes: 0,
+            room: Some(room),
+            deadline: Instant::now() + Duration::from_secs(1),
+            judging: None,
+        };
+        admit.checks(&admission).await
+    };
+    let _rest = east.permits.try_take(&caller.tenant(), 192);
+    let mut waits: Vec<_> = (0..256).map(|_| Box::pin(ask(&east))).collect();
+    assert!(waits.iter_mut().all(|one| one.now_or_never().is_none()));
+    let over = ask(&east).now_or_never().expect("it is refused at once");
+    assert_eq!(over.unwrap_err(), Bound::Caller);
+    let served = (0..256).map(|_| ask(&west).now_or_never().expect("no wait").unwrap());
+    let served: Vec<_> = served.collect();
+    assert!(ask(&west).now_or_never().is_none(), "its bulkhead is full now");
+    drop((full, served));
+    for one in waits {
+        one.await.expect("its turn");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,11 +436,13 @@ async fn the_bodies_of_all_callers_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_caller_takes_a_quarter_of_the_places_to_wait_whatever_for() {
-    let admit = admit(40);
+async fn one_caller_takes_three_quarters_of_what_may_wait_whatever_for() {
+    let admit = waiting(40, 16);
     let _all = ask(&admit, "ada", PODS, Life::Unary, 32 << 20).await.unwrap();
-    let mut waiting: Vec<_> = (0..10)
-        .map(|_| Box::pin(ask(&admit, "ada", PODS, Life::Unary, 1)))
+    let _unary = futures::future::join_all((0..19).map(|_| ask(&admit, "ada", PODS, Life::Unary, 0))).await;
+    let bytes = |number| u32::from(number < 6);
+    let mut waiting: Vec<_> = (0..12)
+        .map(|number| Box::pin(ask(&admit, "ada", PODS, Life::Unary, bytes(number))))
         .collect();
     assert!(waiting.iter_mut().all(|one| one.now_or_never().is_none()));
     let refused = ask(&admit, "ada", PODS, Life::Unary, 1).now_or_never();
@@ -336,7 +454,7 @@ async fn one_caller_takes_a_quarter_of_the_places_to_wait_whatever_for() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_are_bounded_over_all_callers() {
-    let admit = admit(8);
+    let admit = waiting(8, 8);
     let mut held = Vec::new();
     for user in ["ada", "grace", "joan", "mary", "rosa"] {
         held.push(ask(&admit, user, PODS, Life::Unary, 32 << 20).await.unwrap());
@@ -357,73 +475,20 @@ async fn requests_that_wait_are_bounded_over_all_callers() {
 
 #[tokio::test(start_paused = true)]
 async fn streams_are_counted_apart_and_hold_a_request_while_they_ask() {
-    let admit = admit(2);
+    let admit = waiting(2, 0);
     let stream = Life::of_one(true);
     let mut exec = ask(&admit, "ada", PODS, stream, 0).await.unwrap();
     assert_eq!(
         ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap_err(),
-        Bound::Caller
+        Bound::Queue
     );
     exec.asked(&Body::from(bytes::Bytes::from_static(b"{}")));
     let full = ask(&admit, "ada", PODS, Life::Unary, 0).await;
-    assert_eq!(full.unwrap_err(), Bound::Caller, "what was gathered is still here");
+    assert_eq!(full.unwrap_err(), Bound::Queue, "what was gathered is still here");
     exec.asked(&Body::Empty);
     let _unary = ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap();
     let _watch = ask(&admit, "ada", PODS, Life::of_fan(true), 0).await.unwrap();
     let over = ask(&admit, "ada", PODS, Life::of_fan(true), 0).await;
     assert_eq!(over.unwrap_err(), Bound::CallerStreams);
     ask(&admit, "grace", PODS, Life::of_fan(true), 0).await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn while_reviews_are_scarce_one_address_has_a_part_of_them() {
-    let admit = admit(1_000);
-    let member: Arc<str> = "east".into();
-    let review = async |member: &Arc<str>, address| admit.review(member, address, pending()).await;
-    let mut held = Vec::new();
-    // A half while there is plenty, an eighth then; the rest waits, and is refused at last.
-    while let Some(permit) = review(&member, ONE).now_or_never() {
-        held.push(permit.unwrap());
-    }
-    assert_eq!(held.len(), 33 + 8);
-    review(&member, OTHER).await.expect("another address is served");
-    review(&"west".into(), ONE).await.expect("and another member");
-    for _ in 0..8 {
-        let lease = admit.review(&member, ONE, ready(())).now_or_never();
-        held.push(lease.expect("Leases have a reserve").unwrap());
-    }
-    let waited = Instant::now();
-    let refused = review(&member, ONE).await;
-    assert!(matches!(refused, Err(Fault::TooManyRequests { .. })));
-    assert!(waited.elapsed() >= Duration::from_secs(5), "it waits before");
-    drop(held);
-    assert_eq!(admit.reviews.len(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn one_connection_has_a_part_of_all_that_arrive() {
-    let (admit, east) = (admit(80), "east".into());
-    let (one, other) = (admit.downstream(ONE), admit.downstream(ONE));
-    let mut held = Vec::new();
-    while let Some(arrived) = admit.arrive(&one, &east, &asked(PODS)).now_or_never() {
-        held.push(arrived.expect("until it waits"));
-    }
-    assert_eq!(held.len(), 10);
-    let another = admit.arrive(&other, &east, &asked(PODS)).await;
-    another.expect("another connection");
-    let lease = admit.arrive(&one, &east, &asked(LEASE)).now_or_never();
-    assert!(matches!(lease, Some(Ok(_))), "Leases have a reserve, at once");
-    assert!(admit.arrive(&one, &east, &asked(PODS)).await.is_err());
-}
-
-#[tokio::test(start_paused = true)]
-async fn those_who_wait_for_one_member_leave_room_for_those_of_others() {
-    let (admit, east) = (admit(80), "east".into());
-    let connections: Vec<_> = (0..40).map(|_| admit.downstream(ONE)).collect();
-    let arriving = |downstream| admit.arrive(downstream, &east, &asked(PODS)).now_or_never();
-    let held: Vec<_> = connections.iter().map_while(arriving).map(Result::unwrap).collect();
-    assert_eq!(held.len(), 20);
-    let (west, pods) = ("west".into(), asked(PODS));
-    let other = admit.arrive(&connections[0], &west, &pods).now_or_never();
-    assert!(matches!(other, Some(Ok(_))));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
-use http::StatusCode;
+use http::{Request, StatusCode};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use parking_lot::Mutex;
 use portolan_runtime::pki::CertificateAuthority;
@@ -150,6 +150,14 @@ struct World {
 
 impl World {
     fn new(resources: Vec<Vec<Body>>, script: impl Fn(&str, &Value) -> MemberAnswer + Send + Sync + 'static) -> Self {
+        Self::bounded(Limits::default(), resources, script)
+    }
+
+    fn bounded(
+        limits: Limits,
+        resources: Vec<Vec<Body>>,
+        script: impl Fn(&str, &Value) -> MemberAnswer + Send + Sync + 'static,
+    ) -> Self {
         let members = Arc::new(Members {
             script: Box::new(script),
             asked: AtomicUsize::new(0),
@@ -159,7 +167,7 @@ impl World {
             audience: "portolan".to_owned(),
             accept_api_audience: false,
         };
-        let admit = Admit::new(Limits::default(), Load::default(), AdmitMetrics::default());
+        let admit = Admit::new(limits, Load::default(), AdmitMetrics::default());
         let identifier = Identifier::new(config, members.clone(), admit, IdentifyMetrics::default());
         Self {
             members,
@@ -193,15 +201,15 @@ impl World {
         (headers, peer): (&[(&'static str, &str)], Option<&PeerIdentity>),
         path: &str,
     ) -> Result<Caller, Fault> {
-        let mut map = HeaderMap::new();
+        let mut head = Request::get(path);
         for (name, value) in headers {
-            map.append(*name, value.parse().unwrap());
+            head = head.header(*name, *value);
         }
+        let (head, ()) = head.body(()).unwrap().into_parts();
         let now = UNIX_EPOCH + Duration::from_secs(NOW);
         let sender = Sender {
-            headers: &map,
+            head: &head,
             peer,
-            downstream: &self.identifier.admit.downstream([127, 0, 0, 1].into()),
             asked: &get(path),
         };
         let outcome = self.identifier.identify_at(&sender, &self.snapshot, now).await;

@@ -22,12 +22,15 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
+    /// The tenant that all Pods are of which belong to no shard.
+    pub(crate) const NO_SHARD: &str = "no shard";
+
     /// With whom it shares what it takes of the router: its shard; a person with nobody.
     pub(crate) fn tenant(&self) -> Arc<str> {
         match self {
             Self::Pod(view) => match view.shard() {
                 Some(shard) => shard.into(),
-                None => "no shard".into(),
+                None => Self::NO_SHARD.into(),
             },
             Self::Person { user, .. } => format!("person {user}").into(),
         }

@@ -231,8 +231,9 @@ async fn a_review_takes_one_of_its_members_permits() {
     let admit = &world.identifier.admit;
     let member: Arc<str> = "east".into();
     let mut held = Vec::new();
-    for last in 0..=u8::MAX {
-        while let Some(permit) = admit.review(&member, [10, 0, 0, last].into(), pending()).now_or_never() {
+    for shard in 0..=u8::MAX {
+        let tenant = format!("ns/{shard}").into();
+        while let Some(permit) = admit.review(&member, &tenant, pending()).now_or_never() {
             held.push(permit.unwrap());
         }
     }
@@ -258,21 +259,50 @@ async fn a_review_takes_one_of_its_members_permits() {
 async fn who_is_known_waits_for_nobody_who_is_not() {
     let signer = Signer::ec("key");
     let world = World::usual(&signer);
-    let (admit, member, pods) = (&world.identifier.admit, Arc::from("east"), get("/api/v1/pods"));
+    let (admit, member) = (&world.identifier.admit, Arc::from("east"));
     let token = signer.sign(&claims("uid-1"));
     world.ask(&token).await.unwrap();
+    let asked = get("/api/v1/namespaces/ns/pods");
+    let arrive = |tenant: usize| {
+        let tenant = format!("ns/{tenant}").into();
+        admit.arrive(&Arrival {
+            member: &member,
+            tenant: &tenant,
+            head: 1 << 10,
+            asked: &asked,
+        })
+    };
     let mut held = Vec::new();
-    let mut arriving = true;
-    while arriving {
-        let downstream = admit.downstream([10, 0, 0, 1].into());
-        let arrived = admit.arrive(&downstream, &member, &pods).now_or_never();
-        arriving = arrived.is_some();
-        held.extend(arrived.map(Result::unwrap));
+    for tenant in 0..10_000 {
+        held.extend(arrive(tenant));
     }
     let known = world.ask(&token).now_or_never();
     assert!(matches!(known, Some(Ok(_))), "its review is kept: {known:?}");
     let nobody = world.ask("e30.e30.e30").now_or_never();
     is_401(nobody.expect("no member signed it"), "");
     let other = signer.sign(&claims("uid-2"));
+    let refused = world.ask(&other).now_or_never();
+    assert!(
+        matches!(refused, Some(Err(Fault::TooManyRequests { .. }))),
+        "{refused:?}"
+    );
+    drop(held);
     assert!(world.ask(&other).now_or_never().is_none(), "who is not known waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_with_a_long_query_waits_for_its_review_with_more_memory() {
+    let signer = Signer::ec("k1");
+    let resources = vec![target("east", &[&signer]), view("east", "uid-1", &["ns/shard"])];
+    let limits = Limits {
+        // A quarter of it is for one that is as long twice as it should be.
+        waiting: 4 * (60 << 10),
+        ..Limits::default()
+    };
+    let world = World::bounded(limits, resources, |_, _| reviewed(&good("uid-1")));
+    let token = signer.sign(&claims("uid-1"));
+    let long = format!("/api/v1/namespaces/ns/pods?labelSelector={}", "a".repeat(24 << 10));
+    let refused = world.ask_for(&token, &long).await;
+    assert!(matches!(refused, Err(Fault::TooManyRequests { .. })), "{refused:?}");
+    world.ask_for(&token, "/api/v1/namespaces/ns/pods").await.unwrap();
 }
