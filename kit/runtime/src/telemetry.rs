@@ -23,6 +23,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
+mod access;
 mod batch;
 mod count;
 mod export;
