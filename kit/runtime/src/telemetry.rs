@@ -35,7 +35,8 @@ mod propagate;
 pub use batch::ACCESS;
 pub use kept::{Keeper, KeptSpan, Unsampled};
 pub use propagate::{
-    child, context_of, event, extract_context, extract_untrusted, inject_context, kept_trace_id, rename, set_parent,
+    child, context_of, event, exports_spans, extract_context, extract_untrusted, inject_context, kept_trace_id, rename,
+    set_parent,
 };
 
 use count::{CountEvents, EventCounts};
@@ -195,6 +196,7 @@ pub fn init(service_name: &'static str, args: &TelemetryArgs) -> Result<Telemetr
     tracing::dispatcher::set_global_default(dispatch).map_err(|_| TelemetryError::Twice)?;
     opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
     if let Some(provider) = &telemetry.provider {
+        propagate::spans_are_exported();
         opentelemetry::global::set_tracer_provider(provider.clone());
     }
     Ok(telemetry)

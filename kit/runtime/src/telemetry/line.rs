@@ -15,8 +15,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry};
 
 use super::batch::{ACCESS, Lines};
-use super::{LogFormat, access};
 use super::fields::SpanFields;
+use super::{LogFormat, access};
 
 pub(super) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 

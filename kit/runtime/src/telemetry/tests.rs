@@ -173,9 +173,8 @@ async fn an_access_line_is_as_any_other() {
     });
     telemetry.shutdown().await;
     let lines = buffer.lines();
-    let line = |number: usize| -> serde_json::Map<String, serde_json::Value> {
-        serde_json::from_str(&lines[number]).unwrap()
-    };
+    let line =
+        |number: usize| -> serde_json::Map<String, serde_json::Value> { serde_json::from_str(&lines[number]).unwrap() };
     let (mut access, mut other) = (line(0), line(1));
     let names = |line: &str| line.matches("\":").count();
     assert_eq!(names(&lines[0]), names(&lines[1]), "{lines:?}");

@@ -146,7 +146,7 @@ async fn exchange(
     let _seat = seat.map_err(refused)?.map_err(|_| full(upstream))?;
     let mut pass = breaker.admit(None, probe).map_err(refused)?;
     upstream.changed(class, pass.began());
-    let waiting = Waiting::new(pass, Delivered::whole(), kind, false);
+    let waiting = Waiting::new(&upstream.cluster, pass, Delivered::whole(), kind, false);
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
     let asking = std::pin::pin!(whole(upstream, request, allowance));
     let outcome = send::suspecting(upstream, asking, || {}).await;
