@@ -449,8 +449,8 @@ impl Call<'_> {
 
     fn name(&mut self, caller: &Caller) {
         let (name, shard) = match caller {
-            Caller::Pod(view) => (view.user(), view.shard()),
-            Caller::Person { user, .. } => (user.clone(), None),
+            Caller::Pod(view) => (view.user.clone(), view.shard().cloned()),
+            Caller::Person { user, .. } => (user.as_str().into(), None),
         };
         span::identified(&name, shard.as_deref());
         let child = shard.as_deref().and_then(|shard| shard.rsplit_once('/'));
