@@ -61,13 +61,13 @@ use crate::resource::injected::InjectedFaults;
 use crate::resource::queues::Seat;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
-use crate::stage::admit::{Admit, Admitted, Downstream, Share};
+use crate::stage::admit::{Admit, Admitted, Downstream, KeptBounds, Share};
 use crate::stage::discovery::Discovery;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::listing::Turns;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{AHEAD_BYTES, FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
-use crate::stage::identify::{Identifier, PeerIdentity};
+use crate::stage::identify::{Identifier, LastToken, PeerIdentity};
 use crate::stage::preflight::Preflight;
 use crate::stage::replan::{Replanner, Watched};
 use crate::stage::reply;
@@ -118,6 +118,8 @@ impl RequestMetrics {
 pub(crate) struct Connection {
     peer: Option<PeerIdentity>,
     downstream: Downstream,
+    last: LastToken,
+    bounds: KeptBounds,
     /// Whether it is known who is at its other end.
     known: AtomicBool,
     /// Told of that once; the listener waits for it.
@@ -206,6 +208,8 @@ impl Edge {
     pub(crate) fn connection(&self, peer: Option<PeerIdentity>, address: IpAddr, place: Share) -> Arc<Connection> {
         let connection = Connection {
             downstream: self.parts.admit.downstream(address),
+            last: LastToken::default(),
+            bounds: KeptBounds::default(),
             known: AtomicBool::new(false),
             told: Notify::new(),
             place: Mutex::new(Some(place)),

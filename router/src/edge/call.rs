@@ -155,11 +155,14 @@ impl Call<'_> {
 
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
         let edge = &self.edge.parts;
-        let Connection { peer, downstream, .. } = self.connection;
+        let Connection {
+            peer, downstream, last, ..
+        } = self.connection;
         let sender = Sender {
             headers: &head.headers,
             peer: peer.as_ref(),
             downstream,
+            last,
             asked,
         };
         let identified = edge.identifier.identify(&sender, snapshot);
@@ -186,6 +189,7 @@ impl Call<'_> {
             } else {
                 request.deadline
             },
+            kept: Some(&self.connection.bounds),
             judging: request.judging(&clusters),
         };
         let edge = &self.edge.parts;

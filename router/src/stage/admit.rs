@@ -32,6 +32,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -105,6 +106,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) bytes: u32,
     /// It waits no longer.
     pub(crate) deadline: Instant,
+    /// Of its connection.
+    pub(crate) kept: Option<&'a KeptBounds>,
     /// Who judges it by the limits that hold its caller; `None`: people are held by none.
     pub(crate) judging: Option<(&'a Policies, Judging<'a>)>,
 }
@@ -117,7 +120,15 @@ pub(crate) struct Admitted {
     bytes: Option<Box<(OwnedSemaphorePermit, FairPermit)>>,
     /// Of a stream while its questions are asked, which are unary requests; to its end if its body was gathered for them.
     asking: Option<Box<Permits>>,
-    _caller: Entry<CallerId, CallerBounds>,
+    _caller: Arc<Entry<CallerId, CallerBounds>>,
+}
+
+/// What the caller of a connection's last request may take: kept while the connection is open, so that a caller with one
+/// request at a time has not all of it made and dropped again for each.
+#[derive(Debug, Default)]
+pub(crate) struct KeptBounds {
+    /// A mutex: held for a comparison.
+    last: Mutex<Option<Arc<Entry<CallerId, CallerBounds>>>>,
 }
 
 /// The caller's permit and one of all.
@@ -236,8 +247,7 @@ impl Admit {
     }
 
     async fn checks(&self, admission: &Admission<'_>) -> Result<Admitted, Bound> {
-        let id = CallerId::of(admission.caller);
-        let caller = self.callers.entry(id, || CallerBounds::new(self.limits));
+        let caller = self.bounds_of(admission);
         let tenant = admission.caller.tenant();
         let (lease, class, waits) = (admission.is_lease(), admission.class(), &self.metrics.waits);
         let own = async {
@@ -274,6 +284,20 @@ impl Admit {
             asking,
             _caller: caller,
         })
+    }
+
+    fn bounds_of(&self, admission: &Admission<'_>) -> Arc<Entry<CallerId, CallerBounds>> {
+        let kept = || admission.kept?.last.lock().clone();
+        if let Some(bounds) = kept().filter(|bounds| bounds.key().is_of(admission.caller)) {
+            return bounds;
+        }
+        let id = CallerId::of(admission.caller);
+        let bounds = Arc::new(self.callers.entry(id, || CallerBounds::new(self.limits)));
+        if let Some(kept) = admission.kept {
+            // What was kept before is dropped without the lock.
+            let _before = kept.last.lock().replace(bounds.clone());
+        }
+        bounds
     }
 
     /// `None` for what has no body, and for Leases, whose number and size bound their bytes.

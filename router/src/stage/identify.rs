@@ -24,6 +24,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::Notify;
 use tracing::{Instrument as _, Span};
 
+pub(crate) use self::cache::LastToken;
 use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
@@ -75,6 +76,8 @@ pub(crate) struct Sender<'a> {
     pub(crate) peer: Option<&'a PeerIdentity>,
     /// The connection.
     pub(crate) downstream: &'a Downstream,
+    /// The same, as far as it is known already.
+    pub(crate) last: &'a LastToken,
     /// What it sent.
     pub(crate) asked: &'a ApiRequest,
 }
@@ -178,8 +181,13 @@ impl Identifier {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(unauthenticated(&TokenError::NotAToken));
         }
+        if let Some(reviewed) = sender.last.is(&token) {
+            self.metrics.source(cache::AnswerSource::Kept);
+            return Ok(Known::Pod(reviewed));
+        }
         let hash = TokenHash::of(&token);
-        if let Some(outcome) = self.kept(hash) {
+        if let Some(outcome) = self.cache.kept_over(sender.last, &token, hash) {
+            self.metrics.source(cache::AnswerSource::Kept);
             return outcome.map(Known::Pod);
         }
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

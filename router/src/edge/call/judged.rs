@@ -54,6 +54,7 @@ impl Call<'_> {
             life: Life::Unary,
             bytes: 0,
             deadline: request.deadline,
+            kept: Some(&self.connection.bounds),
             judging: request.judging(&clusters),
         };
         if let Some(injection) = &request.injection {

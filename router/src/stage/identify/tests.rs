@@ -146,6 +146,8 @@ struct World {
     members: Arc<Members>,
     identifier: Identifier,
     snapshot: Snapshot,
+    /// All requests come over one connection.
+    last: LastToken,
 }
 
 impl World {
@@ -165,6 +167,7 @@ impl World {
             members,
             identifier,
             snapshot: snapshot(resources),
+            last: LastToken::default(),
         }
     }
 
@@ -202,6 +205,7 @@ impl World {
             headers: &map,
             peer,
             downstream: &self.identifier.admit.downstream([127, 0, 0, 1].into()),
+            last: &self.last,
             asked: &get(path),
         };
         let outcome = self.identifier.identify_at(&sender, &self.snapshot, now).await;
