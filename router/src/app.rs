@@ -286,15 +286,17 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
     tasks.spawn("remember", access.clone().remember(folder, tasks.clone()));
     let discovery = discovery(parts, own, &clients, tasks);
     let admit = admit(parts, &clients, tasks);
+    let identity = config.identity.clone();
+    let identifier = Identifier::new(identity, members.clone(), admit.clone(), metrics.identify.clone());
+    let forget = identifier.forget();
+    tasks.spawn_service("forget-tokens", async move {
+        forget.await;
+        Ok(())
+    });
     Edge::new(EdgeParts {
         routing: routing.clone(),
-        admit: admit.clone(),
-        identifier: Identifier::new(
-            config.identity.clone(),
-            members.clone(),
-            admit,
-            metrics.identify.clone(),
-        ),
+        admit,
+        identifier,
         access,
         dispatcher: Arc::new(
             Dispatcher::new(clients.clone(), metrics.dispatch.clone()).measured(metrics.queue.clone()),

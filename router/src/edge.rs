@@ -60,13 +60,13 @@ use crate::resource::injected::InjectedFaults;
 use crate::resource::queues::Seat;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
-use crate::stage::admit::{Admit, Admitted, Share};
+use crate::stage::admit::{Admit, Admitted, KeptBounds, Share};
 use crate::stage::discovery::Discovery;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::listing::Turns;
 use crate::stage::fanout::open::OpenWatches;
 use crate::stage::fanout::{AHEAD_BYTES, FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
-use crate::stage::identify::{Identifier, PeerIdentity};
+use crate::stage::identify::{Identifier, LastToken, PeerIdentity};
 use crate::stage::preflight::Preflight;
 use crate::stage::replan::{Replanner, Watched};
 use crate::stage::reply;
@@ -116,6 +116,8 @@ impl RequestMetrics {
 /// What all requests of one connection have in common.
 pub(crate) struct Connection {
     peer: Option<PeerIdentity>,
+    last: LastToken,
+    bounds: KeptBounds,
     /// Whether it is known who is at its other end.
     known: AtomicBool,
     /// Told of that once; the listener waits for it.
@@ -203,6 +205,8 @@ impl Edge {
     /// What a connection brings to all its requests. `peer`: who its client certificate belongs to.
     pub(crate) fn connection(peer: Option<PeerIdentity>, place: Share) -> Arc<Connection> {
         let connection = Connection {
+            last: LastToken::default(),
+            bounds: KeptBounds::default(),
             known: AtomicBool::new(false),
             told: Notify::new(),
             place: Mutex::new(Some(place)),

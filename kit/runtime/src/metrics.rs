@@ -4,6 +4,8 @@
 //! its prefixed part by [`Registry::scope`]; this file adds what every process has. Not here: any program's own
 //! metrics. Callers: `app.rs` of every program; `admin` encodes.
 
+mod recent;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,6 +21,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry as Inner, Unit};
 
+pub use self::recent::Recent;
 use crate::tasks::Tasks;
 use crate::telemetry::Telemetry;
 
@@ -137,17 +140,17 @@ pub struct TraceLabels {
     trace_id: String,
 }
 
-/// Times in seconds by labels; the last one of each bucket whose trace is kept is told with it.
-pub type TracedSeconds<L> = Family<L, HistogramWithExemplars<TraceLabels>, fn() -> HistogramWithExemplars<TraceLabels>>;
+/// Times in seconds; the last one of each bucket whose trace is kept is told with it.
+pub type TracedSeries = HistogramWithExemplars<TraceLabels>;
+
+/// The same by labels.
+pub type TracedSeconds<L> = Family<L, TracedSeries, fn() -> TracedSeries>;
 
 /// Counts one time. `trace_id`: of a trace that is kept; of others there would be nothing to see.
-pub fn observe_traced<L>(times: &TracedSeconds<L>, labels: &L, took: Duration, trace_id: Option<String>)
-where
-    L: Clone + Eq + std::hash::Hash,
-{
+pub fn observe_traced(times: &TracedSeries, took: Duration, trace_id: Option<String>) {
     let trace = trace_id.map(|trace_id| TraceLabels { trace_id });
     let now = trace.is_some().then(SystemTime::now);
-    times.get_or_create(labels).observe(took.as_secs_f64(), trace, now);
+    times.observe(took.as_secs_f64(), trace, now);
 }
 
 /// Whole seconds as the value of a gauge.

@@ -6,6 +6,9 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::InvalidHeaderValue;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
@@ -22,6 +25,14 @@ impl Secret {
     /// The text itself. Keep the borrow short and never format it.
     pub fn expose(&self) -> &String {
         &self.0
+    }
+
+    /// As the value of an `Authorization` header. Its clones share one text, which is wiped with the last of them.
+    pub fn bearer(&self) -> Result<HeaderValue, InvalidHeaderValue> {
+        let text = Zeroizing::new(format!("Bearer {}", self.expose()).into_bytes());
+        let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(text))?;
+        value.set_sensitive(true);
+        Ok(value)
     }
 
     /// Compares in time that depends on the lengths alone, so that a guess cannot be refined byte by byte.
@@ -72,6 +83,14 @@ mod tests {
             assert!(text.contains("[redacted]") && text.contains("agent"), "{text}");
         }
         assert_eq!(holder.token.expose(), "canary-7f3a");
+    }
+
+    #[test]
+    fn a_bearer_is_sensitive_and_whole() {
+        let value = Secret::from("canary-7f3a").bearer().unwrap();
+        assert_eq!(value, "Bearer canary-7f3a");
+        assert!(value.is_sensitive() && !format!("{value:?}").contains("canary"));
+        assert!(Secret::from("a\nb").bearer().is_err());
     }
 
     #[test]

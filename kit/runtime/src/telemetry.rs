@@ -23,6 +23,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
+mod access;
 mod batch;
 mod count;
 mod export;
@@ -34,7 +35,8 @@ mod propagate;
 pub use batch::ACCESS;
 pub use kept::{Keeper, KeptSpan, Unsampled};
 pub use propagate::{
-    child, context_of, event, extract_context, extract_untrusted, inject_context, kept_trace_id, rename, set_parent,
+    child, context_of, event, exports_spans, extract_context, extract_untrusted, inject_context, kept_trace_id, rename,
+    set_parent,
 };
 
 use count::{CountEvents, EventCounts};
@@ -191,6 +193,9 @@ impl std::fmt::Debug for Telemetry {
 /// connection, and once. `service_name` is `service.name` of traces: "portolan-router".
 pub fn init(service_name: &'static str, args: &TelemetryArgs) -> Result<Telemetry, TelemetryError> {
     let (telemetry, dispatch) = build(service_name, args)?;
+    if telemetry.provider.is_some() {
+        propagate::spans_are_exported();
+    }
     tracing::dispatcher::set_global_default(dispatch).map_err(|_| TelemetryError::Twice)?;
     opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
     if let Some(provider) = &telemetry.provider {

@@ -15,9 +15,8 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, StatusCode, Uri};
 use portolan_crds::selector::Selector;
 use portolan_merge::cursor::is_cursor;
-use portolan_runtime::Secret;
 
-use crate::decision::plan::Forward;
+use crate::decision::plan::{Forward, Rewrite};
 use crate::value::classify::{ApiRequest, View, field, write_owner};
 use crate::value::fault::Fault;
 use crate::value::snapshot::LeaseName;
@@ -40,9 +39,12 @@ pub(crate) fn rewrite_head(
     forward: &Forward,
     request: &ApiRequest,
     head: &mut Parts,
-    bearer: &Secret,
+    bearer: &HeaderValue,
 ) -> Result<(), Fault> {
-    head.uri = uri(forward, request)?;
+    head.uri = match as_it_came(forward, request, &head.uri) {
+        Some(path) => Uri::from(path),
+        None => uri(forward, request)?,
+    };
     headers::strip_request(&mut head.headers, forward.traffic.class == TrafficClass::Upgrade);
     if forward.rewrite.touches_bodies() {
         headers::accept_renamable(&mut head.headers);
@@ -50,7 +52,7 @@ pub(crate) fn rewrite_head(
         // The body is buffered and may change: whoever sends it knows its length.
         head.headers.remove(CONTENT_LENGTH);
     }
-    identify(forward, &mut head.headers, bearer)
+    identify(forward, &mut head.headers, bearer.clone())
 }
 
 /// Cleans the head of a member's answer: hop-by-hop headers gone (but for the switch of protocols itself),
@@ -88,9 +90,9 @@ pub(crate) fn warning(text: &str) -> Option<HeaderValue> {
 }
 
 /// Puts in who asks.
-fn identify(forward: &Forward, headers: &mut HeaderMap, token: &Secret) -> Result<(), Fault> {
+fn identify(forward: &Forward, headers: &mut HeaderMap, bearer: HeaderValue) -> Result<(), Fault> {
     let cluster = &forward.target.cluster;
-    headers.insert(http::header::AUTHORIZATION, bearer(token, cluster)?);
+    headers.insert(http::header::AUTHORIZATION, bearer);
     forward
         .act_as
         .write(headers)
@@ -101,16 +103,16 @@ fn identify(forward: &Forward, headers: &mut HeaderMap, token: &Secret) -> Resul
     }
 }
 
-/// The router's credential for a member, as `Authorization`.
-pub(crate) fn bearer(token: &Secret, cluster: &str) -> Result<HeaderValue, Fault> {
-    let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
-    let mut value = value.map_err(|_| unfit("the token", cluster))?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
 fn unfit(what: &str, cluster: &str) -> Fault {
     Fault::Internal(format!("{what} for member cluster {cluster} cannot stand in a header"))
+}
+
+/// What nothing is changed of: a GET of one object is sent on without being written and read anew.
+fn as_it_came(forward: &Forward, request: &ApiRequest, uri: &Uri) -> Option<PathAndQuery> {
+    let same = uri.path() == request.path && uri.query() == request.query.raw();
+    // A cursor is not passed on.
+    let plain = same && forward.rewrite == Rewrite::default() && uri.query().is_none();
+    uri.path_and_query().filter(|_| plain).cloned()
 }
 
 fn uri(forward: &Forward, request: &ApiRequest) -> Result<Uri, Fault> {

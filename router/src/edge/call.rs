@@ -155,9 +155,11 @@ impl Call<'_> {
 
     async fn identify(&self, head: &Parts, asked: &ApiRequest, snapshot: &Snapshot) -> Result<Caller, Fault> {
         let edge = &self.edge.parts;
+        let Connection { peer, last, .. } = self.connection;
         let sender = Sender {
             head,
-            peer: self.connection.peer.as_ref(),
+            peer: peer.as_ref(),
+            last,
             asked,
         };
         let identified = edge.identifier.identify(&sender, snapshot);
@@ -186,6 +188,7 @@ impl Call<'_> {
             } else {
                 request.deadline
             },
+            kept: Some(&self.connection.bounds),
             judging: request.judging(&clusters),
         };
         let edge = &self.edge.parts;
@@ -449,8 +452,8 @@ impl Call<'_> {
 
     fn name(&mut self, caller: &Caller) {
         let (name, shard) = match caller {
-            Caller::Pod(view) => (view.user(), view.shard()),
-            Caller::Person { user, .. } => (user.clone(), None),
+            Caller::Pod(view) => (view.user.clone(), view.shard().cloned()),
+            Caller::Person { user, .. } => (user.as_str().into(), None),
         };
         span::identified(&name, shard.as_deref());
         let child = shard.as_deref().and_then(|shard| shard.rsplit_once('/'));

@@ -104,7 +104,11 @@ impl Limited {
         };
         let polled = passing.poll_frame(cx);
         if polled.is_pending() {
-            cell.waker = Some(cx.waker().clone());
+            // Of the same task as a rule, whose waker is not cloned for each frame.
+            match &mut cell.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
         } else {
             cell.unread_since = Some(Instant::now());
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use portolan_crds::partition::ChildRole;
-use portolan_runtime::metrics::{TracedSeconds, observe_traced};
+use portolan_runtime::metrics::{Recent, TracedSeconds, TracedSeries, observe_traced};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
@@ -64,12 +64,33 @@ struct AuditLabels {
     rule: &'static str,
 }
 
+/// All by which [`RequestSeries`] differ.
+#[derive(Debug, Clone, PartialEq)]
+struct RequestKey {
+    labels: RequestLabels,
+    class: &'static str,
+    timed: bool,
+    cluster: Option<Arc<str>>,
+}
+
+/// What every request tells.
+#[derive(Debug, Clone)]
+struct RequestSeries {
+    finished: Counter,
+    /// `None`: its time says nothing.
+    head_seconds: Option<TracedSeries>,
+    /// `None`: it was planned for no member, or for several.
+    member: Option<Counter>,
+}
+
 /// One per process.
 #[derive(Debug)]
 pub(crate) struct RequestMetrics {
     finished: Family<RequestLabels, Counter>,
     head_seconds: TracedSeconds<DurationLabels>,
     members: Family<MemberLabels, Counter>,
+    /// Series of these three by what they are told of.
+    recent: Recent<RequestKey, RequestSeries>,
     children: Family<ChildLabels, Counter>,
     audited: Family<AuditLabels, Counter>,
     answer_bytes: Counter,
@@ -84,6 +105,7 @@ impl Default for RequestMetrics {
             finished: Family::default(),
             head_seconds: Family::new_with_constructor(|| HistogramWithExemplars::new(SECONDS.into_iter())),
             members: Family::default(),
+            recent: Recent::default(),
             children: Family::default(),
             audited: Family::default(),
             answer_bytes: Counter::default(),
@@ -135,20 +157,30 @@ impl RequestMetrics {
             reason,
             ended: record.ended.as_str(),
         };
-        self.finished.get_or_create(&labels).inc();
-        if let Some(head) = record.head.filter(|_| !record.injected) {
-            let labels = DurationLabels { verb, class };
-            observe_traced(&self.head_seconds, &labels, head, trace_id.map(str::to_owned));
-        }
-        if let Some(cluster) = &record.cluster {
-            self.members
-                .get_or_create(&MemberLabels {
-                    cluster: cluster.clone(),
-                    class,
-                    code,
-                })
-                .inc();
-        }
+        let head = record.head.filter(|_| !record.injected);
+        let (timed, cluster) = (head.is_some(), record.cluster.as_ref());
+        let is = |key: &RequestKey| {
+            key.labels == labels && (key.class, key.timed) == (class, timed) && key.cluster.as_ref() == cluster
+        };
+        let make = || {
+            let key = RequestKey {
+                labels: labels.clone(),
+                class,
+                timed,
+                cluster: cluster.cloned(),
+            };
+            let series = self.series(&key);
+            (key, series)
+        };
+        self.recent.tell(is, make, |series| {
+            series.finished.inc();
+            if let (Some(head), Some(times)) = (head, &series.head_seconds) {
+                observe_traced(times, head, trace_id.map(str::to_owned));
+            }
+            if let Some(member) = &series.member {
+                member.inc();
+            }
+        });
         if let Some(child) = record.child {
             let child = match child {
                 ChildRole::Canary => "canary",
@@ -160,5 +192,19 @@ impl RequestMetrics {
             self.audited.get_or_create(&AuditLabels { verb, rule }).inc();
         }
         self.answer_bytes.inc_by(record.bytes);
+    }
+
+    fn series(&self, key: &RequestKey) -> RequestSeries {
+        let (verb, class, code) = (key.labels.verb, key.class, key.labels.code);
+        let times = || self.head_seconds.get_or_create_owned(&DurationLabels { verb, class });
+        let of_member = |cluster: &Arc<str>| {
+            let cluster = cluster.clone();
+            self.members.get_or_create_owned(&MemberLabels { cluster, class, code })
+        };
+        RequestSeries {
+            finished: self.finished.get_or_create_owned(&key.labels),
+            head_seconds: key.timed.then(times),
+            member: key.cluster.as_ref().map(of_member),
+        }
     }
 }

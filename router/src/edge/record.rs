@@ -44,8 +44,8 @@ pub(crate) struct RequestRecord {
 /// Names for the access line; not labels.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    pub(crate) caller: Option<String>,
-    pub(crate) shard: Option<String>,
+    pub(crate) caller: Option<Arc<str>>,
+    pub(crate) shard: Option<Arc<str>>,
     pub(crate) method: Option<http::Method>,
     pub(crate) path: String,
     /// `pods` or `deployments.apps`.

@@ -6,6 +6,7 @@
 
 use http::{HeaderMap, Method, Request, StatusCode};
 use opentelemetry::{Context, KeyValue};
+use portolan_runtime::request_span;
 use portolan_runtime::telemetry::{self, short};
 use tracing::{Span, field};
 
@@ -44,7 +45,7 @@ pub(super) fn received(headers: &HeaderMap, sampling: Option<f64>) -> Context {
 }
 
 pub(super) fn request<B>(request: &Request<B>, received: &Context) -> Span {
-    let span = tracing::info_span!(
+    let span = request_span!(
         "request",
         otel.name = method(request.method()),
         otel.kind = "server",

@@ -43,6 +43,12 @@ struct Tenant {
     waiting: VecDeque<Waiter>,
 }
 
+impl Tenant {
+    fn is_idle(&self) -> bool {
+        self.held == 0 && self.waiting.is_empty()
+    }
+}
+
 #[derive(Debug)]
 struct Waiter {
     number: u64,
@@ -88,7 +94,6 @@ impl FairPermits {
         if waits || !state.may_take(held, units) || state.is_awaited(held) {
             return None;
         }
-        state.tenants.entry(tenant.clone()).or_default();
         state.take(tenant, units);
         Some(self.permit(tenant, units))
     }
@@ -167,7 +172,6 @@ impl FairPermits {
         {
             let mut state = self.state.lock();
             state.give_back(tenant, units);
-            state.forget(tenant);
             if state.waiters == 0 {
                 return;
             }
@@ -177,22 +181,32 @@ impl FairPermits {
 }
 
 impl State {
-    fn take(&mut self, tenant: &str, units: usize) {
+    fn take(&mut self, tenant: &Arc<str>, units: usize) {
         self.free -= units;
-        self.hold(tenant, |held| held + units);
+        let known = match self.tenants.get_mut(tenant) {
+            Some(known) => known,
+            None => self.tenants.entry(tenant.clone()).or_default(),
+        };
+        known.held += units;
+        let held = known.held;
+        self.held(held - units, held);
     }
 
-    fn give_back(&mut self, tenant: &str, units: usize) {
+    fn give_back(&mut self, tenant: &Arc<str>, units: usize) {
         self.free += units;
-        self.hold(tenant, |held| held - units);
-    }
-
-    fn hold(&mut self, tenant: &str, now: impl FnOnce(usize) -> usize) {
         let Some(known) = self.tenants.get_mut(tenant) else {
             return;
         };
-        let (before, now) = (known.held, now(known.held));
-        known.held = now;
+        known.held -= units;
+        let (held, idle) = (known.held, known.is_idle());
+        if idle {
+            self.tenants.remove(tenant);
+        }
+        self.held(held + units, held);
+    }
+
+    /// One holds another number than before.
+    fn held(&mut self, before: usize, now: usize) {
         self.holders = self.holders + usize::from(now > 0) - usize::from(before > 0);
         self.squares = self.squares + square(now) - square(before);
     }
@@ -242,8 +256,7 @@ impl State {
     }
 
     fn forget(&mut self, tenant: &Arc<str>) {
-        let idle = |known: &Tenant| known.held == 0 && known.waiting.is_empty();
-        if self.tenants.get(tenant).is_some_and(idle) {
+        if self.tenants.get(tenant).is_some_and(Tenant::is_idle) {
             self.tenants.remove(tenant);
         }
     }

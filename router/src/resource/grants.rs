@@ -47,7 +47,10 @@ impl Grants {
         if !is_dns_label(namespace) {
             return false;
         }
-        let name = (view.shard().unwrap_or_default(), namespace.to_owned());
+        let name = (
+            view.shard().map(ToString::to_string).unwrap_or_default(),
+            namespace.to_owned(),
+        );
         if self.noes.lock().get(&name).is_some_and(|until| Instant::now() < *until) {
             return false;
         }

@@ -76,11 +76,21 @@ impl<K: Eq + Hash + Clone, V> Keyed<K, V> {
     }
 }
 
+impl<K: Eq + Hash + Clone, V> Entry<K, V> {
+    pub(crate) fn key(&self) -> &K {
+        &self.shared().key
+    }
+
+    fn shared(&self) -> &Shared<K, V> {
+        self.shared.as_ref().expect("taken only when it is dropped")
+    }
+}
+
 impl<K: Eq + Hash + Clone, V> Deref for Entry<K, V> {
     type Target = V;
 
     fn deref(&self) -> &V {
-        &self.shared.as_ref().expect("taken only when it is dropped").value
+        &self.shared().value
     }
 }
 

@@ -40,6 +40,7 @@ mod waiting;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -136,6 +137,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) room: Option<&'a Room>,
     /// It waits no longer.
     pub(crate) deadline: Instant,
+    /// Of its connection.
+    pub(crate) kept: Option<&'a KeptBounds>,
     /// Who judges it by the limits that hold its caller; `None`: people are held by none.
     pub(crate) judging: Option<(&'a Policies, Judging<'a>)>,
 }
@@ -150,7 +153,15 @@ pub(crate) struct Admitted {
     asking: Option<Box<Permits>>,
     /// At its member.
     _room: Option<FairPermit>,
-    _caller: Entry<CallerId, CallerBounds>,
+    _caller: Arc<Entry<CallerId, CallerBounds>>,
+}
+
+/// What the caller of a connection's last request may take: kept while the connection is open, so that a caller with one
+/// request at a time has not all of it made and dropped again for each.
+#[derive(Debug, Default)]
+pub(crate) struct KeptBounds {
+    /// A mutex: held for a comparison.
+    last: Mutex<Option<Arc<Entry<CallerId, CallerBounds>>>>,
 }
 
 /// The caller's permit and one of all.
@@ -278,8 +289,7 @@ impl Admit {
     }
 
     async fn checks(&self, admission: &Admission<'_>) -> Result<Admitted, Bound> {
-        let id = CallerId::of(admission.caller);
-        let caller = self.callers.entry(id, || CallerBounds::new(self.limits));
+        let caller = self.bounds_of(admission);
         let tenant = admission.caller.tenant();
         let (lease, class, waits) = (admission.is_lease(), admission.class(), &self.metrics.waits);
         let own = async {
@@ -340,6 +350,20 @@ impl Admit {
         let member = QueueKind::Member(&room.cluster);
         let waited = self.metrics.waits.waited(member, admission.class(), waiting);
         waited.await?.ok_or(Bound::Time)
+    }
+
+    fn bounds_of(&self, admission: &Admission<'_>) -> Arc<Entry<CallerId, CallerBounds>> {
+        let kept = || admission.kept?.last.lock().clone();
+        if let Some(bounds) = kept().filter(|bounds| bounds.key().is_of(admission.caller)) {
+            return bounds;
+        }
+        let id = CallerId::of(admission.caller);
+        let bounds = Arc::new(self.callers.entry(id, || CallerBounds::new(self.limits)));
+        if let Some(kept) = admission.kept {
+            // What was kept before is dropped without the lock.
+            let _before = kept.last.lock().replace(bounds.clone());
+        }
+        bounds
     }
 
     /// `None` for what has no body, and for Leases, whose number and size bound their bytes.

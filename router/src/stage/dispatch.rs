@@ -26,7 +26,7 @@ use http::Response;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::request::Parts;
 use opentelemetry::Context;
-use portolan_runtime::{Secret, Tasks};
+use portolan_runtime::Tasks;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -90,7 +90,7 @@ pub(crate) struct Dispatcher {
 struct Run {
     leg: Leg,
     upstream: Arc<Upstream>,
-    bearer: Secret,
+    bearer: HeaderValue,
     metrics: DispatchMetrics,
     /// Of a watch: when its head is to be here, whatever it has waited for before.
     head_until: Instant,
@@ -323,9 +323,9 @@ fn find(routing: &Routing, cluster: &str) -> Result<Arc<Upstream>, String> {
 }
 
 /// The router's own credential for a member; an error says why there is none.
-fn credential(routing: &Routing, cluster: &str) -> Result<Secret, String> {
+fn credential(routing: &Routing, cluster: &str) -> Result<HeaderValue, String> {
     let credential = routing.snapshot.gateway_credential(cluster);
-    credential.map(|credential| credential.token.clone()).ok_or_else(|| {
+    credential.map(|credential| credential.bearer.clone()).ok_or_else(|| {
         format!("this router has no credential for member cluster {cluster} yet; is its agent connected?")
     })
 }

@@ -1,7 +1,7 @@
 //! Who asks? A bound ServiceAccount token of exactly one member, or a person's client certificate of the hub CA.
 //!
 //! The signing key decides which member a token comes from; signature, times, audience and Pod binding are judged here,
-//! then that member alone is asked by TokenReview (kept for seconds, by hash). What the caller may do is in its
+//! then that member alone is asked by TokenReview (kept for seconds, by hash; the token too, where a connection sends it again). What the caller may do is in its
 //! `CallerView`, looked up in the request's own snapshot each time. No token reaches a log, a span or an error. Caller:
 //! `edge`; `accept` makes the [`PeerIdentity`].
 
@@ -25,6 +25,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::Notify;
 use tracing::{Instrument as _, Span};
 
+pub(crate) use self::cache::LastToken;
 use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
@@ -74,6 +75,8 @@ pub(crate) struct Sender<'a> {
     pub(crate) head: &'a Parts,
     /// Of the client certificate.
     pub(crate) peer: Option<&'a PeerIdentity>,
+    /// The caller of the connection, as far as it is known already.
+    pub(crate) last: &'a LastToken,
     /// What it sent.
     pub(crate) asked: &'a ApiRequest,
 }
@@ -178,8 +181,13 @@ impl Identifier {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(unauthenticated(&TokenError::NotAToken));
         }
+        if let Some(reviewed) = sender.last.is(&token) {
+            self.metrics.source(cache::AnswerSource::Kept);
+            return Ok(Known::Pod(reviewed));
+        }
         let hash = TokenHash::of(&token);
-        if let Some(outcome) = self.kept(hash) {
+        if let Some(outcome) = self.cache.kept_over(sender.last, &token, hash) {
+            self.metrics.source(cache::AnswerSource::Kept);
             return outcome.map(Known::Pod);
         }
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -227,6 +235,12 @@ impl Identifier {
         self.metrics.source(source);
         self.metrics.kept(self.cache.len());
         outcome
+    }
+
+    /// Lets go of answers that are over, and of their tokens, while nobody asks. Runs for ever.
+    pub(crate) fn forget(&self) -> impl Future<Output = ()> + use<> {
+        let metrics = self.metrics.clone();
+        self.cache.forget(move |kept| metrics.kept(kept))
     }
 
     /// By the pinned keys alone; nobody is asked about a token that no member signed.

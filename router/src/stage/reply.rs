@@ -13,7 +13,7 @@ use http::{HeaderMap, Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 
 use crate::value::fault::{Fault, Origin};
-use crate::value::media::{Media, ranges};
+use crate::value::media::{Media, asks_as};
 
 /// Cause that names the member cluster at fault.
 const MEMBER_CAUSE: &str = "MemberCluster";
@@ -75,8 +75,7 @@ pub(crate) fn done(format: Media) -> Response<Bytes> {
 /// Whether the client will not read the Status of a refusal. client-go does not when it asks for aggregated discovery:
 /// kubectl then says `unknown`, and only a `Warning` header reaches the person.
 pub(crate) fn reads_no_status(headers: &HeaderMap) -> bool {
-    let mut ranges = ranges(headers).into_iter();
-    ranges.any(|range| range.parameter("as") == Some("APIGroupDiscoveryList"))
+    asks_as(headers, "APIGroupDiscoveryList")
 }
 
 /// One `ERROR` event of a watch, framed: a line of JSON, or length-prefixed protobuf. The stream ends after it.

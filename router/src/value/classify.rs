@@ -302,8 +302,9 @@ pub(crate) fn check_authority(method: &Method, uri: &Uri, headers: &HeaderMap, v
         Some(host) => host,
         None => None,
     };
+    // Parsed already.
     let authority = uri.authority().map(Authority::as_str);
-    if authority.is_some_and(|authority| !is_authority(authority)) {
+    if authority.is_some_and(|authority| authority.is_empty() || authority.contains('@')) {
         return refuse("the authority is not a host and port");
     }
     match (authority, host) {

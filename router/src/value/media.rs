@@ -141,6 +141,12 @@ pub(crate) fn elements<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl It
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
+/// Whether some range of `Accept` says `as=<form>`. Hardly any does: nothing is parsed where the word is nowhere.
+pub(crate) fn asks_as(headers: &HeaderMap, form: &str) -> bool {
+    elements(headers, &ACCEPT).any(|text| text.contains(form))
+        && ranges(headers).iter().any(|range| range.parameter("as") == Some(form))
+}
+
 /// `Accept`, best first; in the client's order where it does not say, as an API server has it. Without the header, or with
 /// an empty one (scripts and proxies unset it so), anything.
 pub(crate) fn ranges(headers: &HeaderMap) -> Vec<Range<'_>> {

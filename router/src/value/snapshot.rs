@@ -18,12 +18,12 @@ pub(crate) mod told;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use http::HeaderValue;
 use portolan_crds::labels::{GATEWAY_ACCOUNT, LabelKeys};
 use portolan_crds::names::{RESTORED, ShardName};
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
 use portolan_merge::cursor::Format;
-use portolan_runtime::Secret;
 use portolan_wire::v1;
 
 pub(crate) use self::caller::{Binding, Caller, CallerId, CallerKey, CallerView};
@@ -128,6 +128,8 @@ struct ShardKey {
 pub(crate) struct Shard {
     /// Its ShardingConfig.
     pub(crate) config: ShardName,
+    /// The same as one text, `namespace/name`: each request tells it.
+    pub(crate) name: Arc<str>,
     /// `metadata.generation` of the spec this was compiled from.
     pub(crate) config_generation: i64,
     /// The member cluster of its leases and of what belongs to no member in particular.
@@ -444,8 +446,8 @@ pub(crate) struct Credential {
     pub(crate) cluster: Arc<str>,
     /// `namespace/name` of the ServiceAccount whose token it is.
     pub(crate) identity: Arc<str>,
-    /// The bearer token.
-    pub(crate) token: Secret,
+    /// The bearer token, as the header that it is sent in.
+    pub(crate) bearer: HeaderValue,
     /// Unix seconds.
     pub(crate) expires_unix_seconds: i64,
 }

@@ -39,13 +39,24 @@ impl<'writer> FormatFields<'writer> for SpanFields {
 }
 
 /// The inside of an object, without its closing brace.
-struct Object {
-    text: String,
+pub(super) struct Object {
+    pub(super) text: String,
 }
 
 impl Object {
-    fn new(text: String) -> Self {
+    pub(super) fn new(text: String) -> Self {
         Self { text }
+    }
+
+    /// A name that needs no quoting, and its value.
+    pub(super) fn told(&mut self, name: &str, value: &str) {
+        if !self.text.ends_with('{') {
+            self.text.push(',');
+        }
+        self.text.push('"');
+        self.text.push_str(name);
+        self.text.push_str("\":");
+        self.string(value);
     }
 
     /// `"name":`, after a comma if it is not the first.

@@ -1,6 +1,7 @@
 //! The form of log lines, with the ids of the current trace in JSON so that a line leads to its trace.
 //!
-//! Caller: `telemetry::build`; tests bring a writer of their own.
+//! Access lines are written by `access`: there is one for each request. Caller: `telemetry::build`; tests bring a writer of
+//! their own.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -13,9 +14,9 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, layer as fm
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry};
 
-use super::LogFormat;
-use super::batch::Lines;
+use super::batch::{ACCESS, Lines};
 use super::fields::SpanFields;
+use super::{LogFormat, access};
 
 pub(super) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
@@ -58,6 +59,9 @@ where
     F: FormatEvent<S, N>,
 {
     fn format_event(&self, ctx: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        if event.metadata().target() == ACCESS {
+            return writer.write_str(&access::line(event));
+        }
         // The span layer makes the entered span's context the current one.
         let context = Context::current();
         let span = context.span();

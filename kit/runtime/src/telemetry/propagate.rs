@@ -3,6 +3,8 @@
 //! Uses the W3C format always, whatever propagator is global. Callers: `edge` and `upstream` of the router, both
 //! ends of the control streams.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
 use opentelemetry::trace::{SpanContext, TraceContextExt, TraceState};
@@ -11,8 +13,35 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
+/// Whether spans are exported. One per process, as its subscriber is; set before that is.
+static EXPORTED: AtomicBool = AtomicBool::new(false);
+
 /// Of a `tracestate`: what W3C asks everybody to pass on. It goes out with every span of the trace.
 const MAX_STATE_BYTES: usize = 512;
+
+/// Spans go to a collector from now on.
+pub(super) fn spans_are_exported() {
+    EXPORTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process has a collector for its spans, by which [`request_span!`](crate::request_span) goes.
+pub fn exports_spans() -> bool {
+    EXPORTED.load(Ordering::Relaxed)
+}
+
+/// A span that there is one of for each request or more, with the fields of `tracing::info_span!`: of level info where spans
+/// are exported, else of level debug. Nobody would see it there but in the text of log lines, which name what they are about
+/// themselves, and to keep it and to write its fields costs a small request as much as a stage.
+#[macro_export]
+macro_rules! request_span {
+    ($($field:tt)*) => {
+        if $crate::telemetry::exports_spans() {
+            tracing::info_span!($($field)*)
+        } else {
+            tracing::debug_span!($($field)*)
+        }
+    };
+}
 
 /// The caller's context; an empty one if there is none or it is malformed.
 pub fn extract_context(headers: &HeaderMap) -> Context {

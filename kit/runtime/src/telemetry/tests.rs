@@ -164,6 +164,28 @@ fn fields_that_a_span_learns_later_stand_in_its_lines() {
 }
 
 #[tokio::test]
+async fn an_access_line_is_as_any_other() {
+    let (telemetry, dispatch, buffer) = with_buffer(&TelemetryArgs::default());
+    tracing::dispatcher::with_default(&dispatch, || {
+        let (path, shard, bytes) = ("/a\"b\\c\u{1}ü", None::<&str>, u64::MAX);
+        tracing::info!(target: ACCESS, path, shard, status = Some(200), bytes, audited = true, "request");
+        tracing::info!(target: "other", path, shard, status = Some(200), bytes, audited = true, "request");
+    });
+    telemetry.shutdown().await;
+    let lines = buffer.lines();
+    let line =
+        |number: usize| -> serde_json::Map<String, serde_json::Value> { serde_json::from_str(&lines[number]).unwrap() };
+    let (mut access, mut other) = (line(0), line(1));
+    let names = |line: &str| line.matches("\":").count();
+    assert_eq!(names(&lines[0]), names(&lines[1]), "{lines:?}");
+    assert_eq!(access.remove("target").unwrap(), "access");
+    assert_eq!(other.remove("target").unwrap(), "other");
+    let times = [&mut access, &mut other].map(|line| line.remove("timestamp").unwrap().to_string());
+    assert!(times[0] <= times[1] && times[0].len() == times[1].len(), "{times:?}");
+    assert_eq!(access, other);
+}
+
+#[tokio::test]
 async fn access_lines_wait_for_company_and_keep_their_place() {
     let (telemetry, dispatch, buffer) = with_buffer(&TelemetryArgs::default());
     let access = |n| tracing::dispatcher::with_default(&dispatch, || tracing::info!(target: ACCESS, n, "request"));

@@ -110,17 +110,17 @@ impl Route<'_> {
             ),
         })?;
         let allowed = |wanted: &Impersonation| allowed(cluster, identity, wanted);
-        let user = self.user();
-        allowed(&Impersonation::user(user.as_str()))?;
+        let own = Impersonation::user(self.user());
+        allowed(&own)?;
         let mut needs = Vec::new();
         let act_as = match &self.request.impersonate {
-            None => Impersonation::user(user),
+            None => own,
             Some(wanted) => {
                 allowed(wanted)?;
                 let groups = self.groups();
                 needs.push(Need::Access(Check::Impersonate {
                     cluster: cluster.to_owned(),
-                    user,
+                    user: own.user,
                     groups,
                     wanted: wanted.clone(),
                 }));
@@ -173,7 +173,7 @@ impl Route<'_> {
     /// Who asks, as members know it.
     fn user(&self) -> String {
         match self.caller {
-            Caller::Pod(view) => view.user(),
+            Caller::Pod(view) => view.user.to_string(),
             Caller::Person { user, .. } => user.clone(),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONNECTION, HOST, TE, UPGRADE};
+use portolan_runtime::Secret;
 use proptest::prelude::*;
 
 use super::*;
@@ -50,7 +51,7 @@ fn rewritten(forward: &Forward, uri: &str, headers: &[(&str, &str)]) -> Result<P
     }
     let (mut head, ()) = request.body(()).unwrap().into_parts();
     let api = classify(&head.method, &head.uri, &head.headers)?;
-    rewrite_head(forward, &api, &mut head, &Secret::from("t0k"))?;
+    rewrite_head(forward, &api, &mut head, &Secret::from("t0k").bearer().unwrap())?;
     Ok(head)
 }
 

@@ -68,6 +68,7 @@ impl Call<'_> {
             bytes: 0,
             room: None,
             deadline: request.deadline,
+            kept: Some(&self.connection.bounds),
             judging: request.judging(&clusters),
         };
         if let Some(injection) = &request.injection {

@@ -131,8 +131,8 @@ impl Askers {
 
     fn seen(&mut self, tenant: &Arc<str>) -> &mut Seen {
         let Self { tenants, others, .. } = self;
-        if !tenants.contains_key(tenant) && tenants.len() < MAX_TENANTS {
-            tenants.insert(tenant.clone(), Seen::default());
+        if tenants.len() < MAX_TENANTS {
+            return tenants.entry(tenant.clone()).or_default();
         }
         tenants.get_mut(tenant).unwrap_or(others)
     }

@@ -1,7 +1,7 @@
 //! `portolan_router_queue_…`: how long requests waited in which queue, and who waited in vain; and the span of who waits.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt as _;
 use opentelemetry::Context;
@@ -21,6 +21,10 @@ use super::class::Class;
 const SECONDS: [f64; 13] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
 ];
+
+/// Of [`QueueKind`] and of [`Class`].
+const KINDS: usize = 4;
+const CLASSES: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct QueueLabels {
@@ -62,6 +66,9 @@ pub(crate) enum QueueKind<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct QueueMetrics {
     waited: Family<QueueLabels, Histogram, fn() -> Histogram>,
+    /// By kind and class, once one was told: each request is told of three, and a look into the family for each is as much
+    /// as the rest of it.
+    taken: Arc<[[OnceLock<Histogram>; CLASSES]; KINDS]>,
     refused: Family<RefusedLabels, Counter>,
 }
 
@@ -69,6 +76,7 @@ impl Default for QueueMetrics {
     fn default() -> Self {
         Self {
             waited: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            taken: Arc::default(),
             refused: Family::default(),
         }
     }
@@ -81,6 +89,15 @@ impl QueueKind<'_> {
             Self::Tenant => "tenant",
             Self::Member(_) => "member",
             Self::Places(_) => "places",
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Caller => 0,
+            Self::Tenant => 1,
+            Self::Member(_) => 2,
+            Self::Places(_) => 3,
         }
     }
 
@@ -116,22 +133,29 @@ impl QueueMetrics {
     /// Awaits somebody's turn, and tells how long that took, also of who goes away meanwhile.
     pub(crate) async fn waited<T>(&self, queue: QueueKind<'_>, class: Class, turn: impl Future<Output = T>) -> T {
         let mut turn = pin!(turn);
-        let _told = Told {
-            of: self,
-            labels: QueueLabels {
-                queue: queue.as_str(),
-                class: class.as_str(),
-            },
-            since: Instant::now(),
-        };
+        // Most wait for nothing, which no clock is needed to know.
         if let Some(at_once) = turn.as_mut().now_or_never() {
+            self.series(queue, class).observe(0.0);
             return at_once;
         }
+        let _told = Told {
+            series: self.series(queue, class),
+            since: Instant::now(),
+        };
         turn.instrument(queue.span(class)).await
     }
 }
 
 impl QueueMetrics {
+    fn series(&self, queue: QueueKind<'_>, class: Class) -> &Histogram {
+        self.taken[queue.index()][class as usize].get_or_init(|| {
+            self.waited.get_or_create_owned(&QueueLabels {
+                queue: queue.as_str(),
+                class: class.as_str(),
+            })
+        })
+    }
+
     /// A request's turn at a member did not come.
     pub(crate) fn refused(&self, cluster: &Arc<str>, class: Class, why: Vain) {
         let labels = RefusedLabels {
@@ -158,15 +182,13 @@ impl QueueMetrics {
 
 /// Tells when it is dropped.
 struct Told<'a> {
-    of: &'a QueueMetrics,
-    labels: QueueLabels,
+    series: &'a Histogram,
     since: Instant,
 }
 
 impl Drop for Told<'_> {
     fn drop(&mut self) {
-        let waited = self.since.elapsed().as_secs_f64();
-        self.of.waited.get_or_create(&self.labels).observe(waited);
+        self.series.observe(self.since.elapsed().as_secs_f64());
     }
 }
 

@@ -207,6 +207,7 @@ mod tests {
             namespace: "ops".into(),
             pod: pod.to_owned(),
             service_account: "op".to_owned(),
+            user: CallerView::user_of("ops", "op"),
             created_unix_seconds: None,
             policy_names: Arc::default(),
             policies: None,

@@ -40,6 +40,7 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
                 bytes: 0,
                 room: None,
                 deadline: Instant::now() + Duration::from_secs(1),
+                kept: None,
                 judging: None,
             };
             match admit.admit(&admission).await {
@@ -54,6 +55,38 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
             }
         }
     }
+}
+
+/// Whichever connection it comes over, a caller has what it may have once; it is kept while a connection has it.
+#[tokio::test]
+async fn what_a_connection_keeps_is_the_callers_over_all_of_them() {
+    let admit = admit(4);
+    let (ada, bob, asked) = (person("ada"), person("bob"), asked(PODS));
+    let [one, other] = [(); 2].map(|()| KeptBounds::default());
+    let admission = |caller, kept| Admission {
+        caller,
+        asked: &asked,
+        life: Life::Unary,
+        bytes: 0,
+        deadline: Instant::now(),
+        kept,
+        judging: None,
+    };
+    let first = admit.admit(&admission(&ada, Some(&one))).await.unwrap();
+    let second = admit.admit(&admission(&ada, Some(&other))).await.unwrap();
+    for kept in [Some(&one), Some(&other), None] {
+        assert!(admit.admit(&admission(&ada, kept)).await.is_err(), "half of four");
+    }
+    assert!(
+        admit.admit(&admission(&bob, Some(&one))).await.is_ok(),
+        "a connection of several callers"
+    );
+    drop(first);
+    assert!(admit.admit(&admission(&ada, Some(&one))).await.is_ok());
+    drop(second);
+    assert_eq!(admit.callers.len(), 1);
+    drop((one, other));
+    assert_eq!(admit.callers.len(), 0);
 }
 
 /// A request that policies judge, with a minute to wait.
@@ -75,6 +108,7 @@ fn judged<'a>(
         bytes: 0,
         room: None,
         deadline: Instant::now() + Duration::from_mins(1),
+        kept: None,
         judging: Some((&world.policies, judging)),
     }
 }
@@ -176,6 +210,7 @@ async fn is_served(admit: &Admit, user: &str) -> bool {
         bytes: 0,
         room: None,
         deadline: Instant::now() + Duration::from_secs(1),
+        kept: None,
         judging: None,
     };
     admit.admit(&admission).await.is_ok()
@@ -215,6 +250,7 @@ async fn ask(admit: &Admit, user: &str, path: &str, life: Life, bytes: u32) -> R
         bytes,
         room: None,
         deadline: Instant::now() + Duration::from_secs(1),
+        kept: None,
         judging: None,
     };
     admit.checks(&admission).await

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::StatusCode;
-use portolan_runtime::metrics::{TracedSeconds, observe_traced};
+use portolan_runtime::metrics::{Recent, TracedSeconds, TracedSeries, observe_traced};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
@@ -43,6 +43,16 @@ pub(crate) struct DispatchMetrics {
     legs: Family<LegLabels, Counter>,
     // Not by code: a fifth of the series, and failures are told apart by the counter.
     seconds: TracedSeconds<DurationLabels>,
+    /// Series of both by the labels of the first, and whether it was timed.
+    recent: Arc<Recent<(LegLabels, bool), LegSeries>>,
+}
+
+/// What every leg tells.
+#[derive(Debug, Clone)]
+struct LegSeries {
+    legs: Counter,
+    /// `None`: its breaker did not let it through.
+    seconds: Option<TracedSeries>,
 }
 
 impl Default for DispatchMetrics {
@@ -50,6 +60,7 @@ impl Default for DispatchMetrics {
         Self {
             legs: Family::default(),
             seconds: Family::new_with_constructor(|| HistogramWithExemplars::new(SECONDS.into_iter())),
+            recent: Arc::default(),
         }
     }
 }
@@ -106,22 +117,41 @@ impl Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        let (cluster, class, verb, code) = (self.cluster.clone(), self.class, self.verb, self.code);
-        if let Some(asked) = self.asked {
-            let labels = DurationLabels {
-                cluster: cluster.clone(),
+        let (metrics, cluster) = (&self.metrics, &self.cluster);
+        let (class, verb, code) = (self.class, self.verb, self.code);
+        let took = self.asked.map(|asked| asked.elapsed());
+        let timed = took.is_some();
+        let is = |(labels, also_timed): &(LegLabels, bool)| {
+            (labels.class, labels.verb, labels.code) == (class, verb, code)
+                && labels.cluster == *cluster
+                && *also_timed == timed
+        };
+        let make = || {
+            let cluster = cluster.clone();
+            let times = || {
+                metrics.seconds.get_or_create_owned(&DurationLabels {
+                    cluster: cluster.clone(),
+                    class,
+                    verb,
+                })
+            };
+            let seconds = timed.then(times);
+            let labels = LegLabels {
+                cluster,
                 class,
                 verb,
+                code,
             };
-            observe_traced(&self.metrics.seconds, &labels, asked.elapsed(), self.trace_id.take());
-        }
-        let labels = LegLabels {
-            cluster,
-            class,
-            verb,
-            code,
+            let legs = metrics.legs.get_or_create_owned(&labels);
+            ((labels, timed), LegSeries { legs, seconds })
         };
-        self.metrics.legs.get_or_create(&labels).inc();
+        let trace_id = self.trace_id.take();
+        metrics.recent.tell(is, make, |series| {
+            series.legs.inc();
+            if let (Some(took), Some(times)) = (took, &series.seconds) {
+                observe_traced(times, took, trace_id);
+            }
+        });
     }
 }
 

@@ -17,7 +17,6 @@ use super::outcome::Kind;
 use super::silence::Waiting;
 use super::turn::unless_refused;
 use super::{credential, find, full, send};
-use crate::decision::rewrite;
 use crate::resource::access::{MemberAnswer, MemberApi};
 use crate::resource::breaker::{Probe, Refused};
 use crate::resource::queues::Turn;
@@ -112,10 +111,8 @@ impl OwnRequests {
         let unavailable = |message| unavailable(cluster, message);
         let routing = self.routing.load();
         let upstream = find(&routing, cluster).map_err(unavailable)?;
-        let token = credential(&routing, cluster).map_err(unavailable)?;
-        request
-            .headers_mut()
-            .insert(AUTHORIZATION, rewrite::bearer(&token, cluster)?);
+        let bearer = credential(&routing, cluster).map_err(unavailable)?;
+        request.headers_mut().insert(AUTHORIZATION, bearer);
         let answer = tokio::time::timeout(allowance.timeout, exchange(&upstream, request, allowance)).await;
         answer.unwrap_or_else(|_| {
             let message = format!("member cluster {cluster} did not answer the router's own question in time");
@@ -146,7 +143,7 @@ async fn exchange(
     let _seat = seat.map_err(refused)?.map_err(|_| full(upstream))?;
     let mut pass = breaker.admit(None, probe).map_err(refused)?;
     upstream.changed(class, pass.began());
-    let waiting = Waiting::new(pass, Delivered::whole(), kind, false);
+    let waiting = Waiting::new(&upstream.cluster, pass, Delivered::whole(), kind, false);
     // Without an identity nothing else can go: reviews of tokens come first in the queue for a connection.
     let asking = std::pin::pin!(whole(upstream, request, allowance));
     let outcome = send::suspecting(upstream, asking, || {}).await;

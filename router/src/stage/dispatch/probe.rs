@@ -11,12 +11,10 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use http::header::HeaderValue;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::credential;
-use crate::decision::rewrite;
 use crate::resource::breaker::Readyz;
 use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::Upstream;
@@ -105,7 +103,6 @@ fn look(routing: &Routing, upstream: Arc<Upstream>) -> BoxFuture<'static, (Arc<s
     let cluster = upstream.cluster.clone();
     // Without a token it may be allowed all the same.
     let bearer = credential(routing, &cluster).ok();
-    let bearer: Option<HeaderValue> = bearer.and_then(|token| rewrite::bearer(&token, &cluster).ok());
     let span = tracing::info_span!("look", otel.kind = "client", cluster = &*cluster);
     Box::pin(
         async move {

@@ -7,8 +7,10 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use opentelemetry::Context;
+use portolan_runtime::request_span;
 use portolan_runtime::telemetry::{self, short};
 use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 use tracing::{Instrument as _, Span, field};
 
 use super::acting;
@@ -62,7 +64,7 @@ pub(super) async fn send(run: &Run, mut head: Parts, body: Body) -> Result<Respo
 
 pub(super) fn leg_span(run: &Run, head: &Parts) -> Span {
     let forward = &run.leg.forward;
-    let span = tracing::info_span!(
+    let span = request_span!(
         "leg",
         otel.name = field::Empty,
         otel.kind = "client",
@@ -281,7 +283,13 @@ async fn attempt_once(
 ) -> Result<Result<Response<Body>, UpstreamError>, Fault> {
     let watch = run.leg.asked.verb == Verb::Watch;
     let patient = run.leg.is_patient();
-    let mut waiting = Waiting::new(pass, request.body().delivered(), Kind::of(&run.leg), patient);
+    let mut waiting = Waiting::new(
+        &run.upstream.cluster,
+        pass,
+        request.body().delivered(),
+        Kind::of(&run.leg),
+        patient,
+    );
     // Writes take as long as the webhooks of whoever writes; what may be silent has no pace.
     let paced = run.leg.forward.traffic.is_read() && !patient;
     let patience = if watch {
@@ -296,9 +304,7 @@ async fn attempt_once(
         let change = paced.then(|| waiting.goes_on()).flatten();
         run.upstream.changed(run.leg.forward.traffic.class, change);
     };
-    let suspecting = suspecting(&run.upstream, sending.as_mut(), going_on);
-    let outcome = tokio::time::timeout_at(until, suspecting).await;
-    let outcome = match outcome {
+    let outcome = match within(&run.upstream, until, sending.as_mut(), going_on).await {
         Ok(outcome) => outcome,
         Err(_) if watch || run.leg.deadline == Some(until) => return Err(timed_out(run, Some(waiting))),
         Err(_) => {
@@ -336,12 +342,39 @@ pub(super) async fn suspecting<T>(
     mut answer: Pin<&mut impl Future<Output = T>>,
     going_on: impl FnOnce(),
 ) -> T {
-    if let Ok(answer) = tokio::time::timeout(SUSPECT_AFTER, answer.as_mut()).await {
-        return answer;
+    match early(upstream, answer.as_mut(), going_on).await {
+        Some(answer) => answer,
+        None => answer.await,
+    }
+}
+
+/// The same up to a time. One timer after the other: most answers are here before the first.
+async fn within<T>(
+    upstream: &Upstream,
+    until: Instant,
+    mut answer: Pin<&mut impl Future<Output = T>>,
+    going_on: impl FnOnce(),
+) -> Result<T, Elapsed> {
+    if Instant::now() + SUSPECT_AFTER < until
+        && let Some(answer) = early(upstream, answer.as_mut(), going_on).await
+    {
+        return Ok(answer);
+    }
+    tokio::time::timeout_at(until, answer).await
+}
+
+/// The answer, if it comes before anybody wonders where it is.
+async fn early<T>(
+    upstream: &Upstream,
+    answer: Pin<&mut impl Future<Output = T>>,
+    going_on: impl FnOnce(),
+) -> Option<T> {
+    if let Ok(answer) = tokio::time::timeout(SUSPECT_AFTER, answer).await {
+        return Some(answer);
     }
     upstream.suspect();
     going_on();
-    answer.await
+    None
 }
 
 /// Sends what may still be sent once there is a connection for it. A member carries out a write when it has all of its
@@ -389,7 +422,7 @@ fn limited(run: &Run, mut response: Response<Body>) -> Response<Body> {
     response
 }
 
-fn timed_out(run: &Run, waiting: Option<Waiting>) -> Fault {
+fn timed_out(run: &Run, waiting: Option<Waiting<'_>>) -> Fault {
     let message = format!("member cluster {} did not answer in time", run.upstream.cluster);
     if let Some(silence) = waiting.and_then(Waiting::timed_out) {
         told(&run.upstream, run.leg.forward.traffic.class, silence, &message);

@@ -12,7 +12,8 @@ use crate::resource::breaker::{Change, Outcome, Pass, State, Transition};
 use crate::resource::upstream::Delivered;
 
 /// A request that waits for its member's answer. Dropped, it tells the breaker what the silence means.
-pub(super) struct Waiting {
+pub(super) struct Waiting<'a> {
+    cluster: &'a str,
     /// `None`: told.
     pass: Option<Pass>,
     delivered: Delivered,
@@ -22,9 +23,10 @@ pub(super) struct Waiting {
     patient: bool,
 }
 
-impl Waiting {
-    pub(super) fn new(pass: Pass, delivered: Delivered, kind: Kind, patient: bool) -> Self {
+impl<'a> Waiting<'a> {
+    pub(super) fn new(cluster: &'a str, pass: Pass, delivered: Delivered, kind: Kind, patient: bool) -> Self {
         Self {
+            cluster,
             pass: Some(pass),
             delivered,
             since: Instant::now(),
@@ -62,15 +64,15 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let outcome = self.says(false);
         let Some(Change { transition, .. }) = self.pass.take().and_then(|pass| pass.record(outcome)) else {
             return;
         };
         if transition.to == State::Open {
-            // Within the leg's span, which names the member.
-            tracing::warn!(reason = %transition.why, last = "no answer before the client gave up", "breaker opened");
+            let (cluster, last) = (self.cluster, "no answer before the client gave up");
+            tracing::warn!(cluster, reason = %transition.why, last, "breaker opened");
         }
     }
 }
@@ -88,6 +90,7 @@ mod tests {
         };
         let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
         let waiting = Waiting::new(
+            "east",
             breaker.admit(None, Probe::Telling).unwrap(),
             delivered,
             Kind::OWN,

@@ -82,8 +82,8 @@ pub(super) fn whose(asking: &Asking, plan: &FanOut) -> Whose {
 
 fn bind(asking: &Asking, plan: &FanOut, more: &[&str]) -> Binding {
     let (shard, user) = match &asking.caller {
-        Caller::Pod(view) => (view.shard().unwrap_or_default(), view.user()),
-        Caller::Person { user, .. } => (String::new(), user.clone()),
+        Caller::Pod(view) => (view.shard().map_or("", |shard| shard), &*view.user),
+        Caller::Person { user, .. } => ("", &**user),
     };
     let act_as = plan
         .legs
@@ -92,7 +92,7 @@ fn bind(asking: &Asking, plan: &FanOut, more: &[&str]) -> Binding {
         .unwrap_or_default();
     let query = |name| asking.asked.query.first(name).unwrap_or_default();
     let (labels, fields) = (query("labelSelector"), query("fieldSelector"));
-    let request = [&*shard, &*user, &*act_as, &*asking.asked.path, &*labels, &*fields];
+    let request = [shard, user, &*act_as, &*asking.asked.path, &*labels, &*fields];
     Binding::new(request.iter().chain(more).copied())
 }
 

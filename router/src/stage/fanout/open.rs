@@ -452,7 +452,7 @@ fn names(caller: &Caller) -> (String, Option<String>) {
         Caller::Person { user, .. } => (user.clone(), None),
         Caller::Pod(view) => {
             let name = format!("{}/{}/{}", view.key.home_cluster, view.namespace, view.pod);
-            (name, view.shard())
+            (name, view.shard().map(ToString::to_string))
         }
     }
 }

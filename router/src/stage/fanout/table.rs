@@ -13,7 +13,7 @@ use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions, MergedMe
 use crate::resource::upstream::{Body, gather};
 use crate::value::classify::{ApiRequest, Verb, View};
 use crate::value::fault::Fault;
-use crate::value::media::ranges;
+use crate::value::media::asks_as;
 
 /// Of one object, with its row.
 const MAX_TABLE_BYTES: usize = 8 << 20;
@@ -24,11 +24,7 @@ pub(crate) fn is_wanted(asked: &ApiRequest, headers: &HeaderMap) -> bool {
         .resource
         .as_ref()
         .is_some_and(|resource| resource.subresource.is_none());
-    let table = || {
-        ranges(headers)
-            .iter()
-            .any(|range| range.parameter("as") == Some("Table"))
-    };
+    let table = || asks_as(headers, "Table");
     asked.view == View::Merged && asked.verb == Verb::Get && asked.method == Method::GET && object && table()
 }
 

@@ -307,6 +307,7 @@ fn pod(pod_uid: &str, created_unix_seconds: Option<i64>) -> Caller {
         namespace: "ns".into(),
         pod: format!("operator-{pod_uid}"),
         service_account: "operator".to_owned(),
+        user: CallerView::user_of("ns", "operator"),
         created_unix_seconds,
         policy_names: Arc::default(),
         policies: None,

@@ -1,15 +1,21 @@
 //! What TokenReviews said, by hash of the token, for a few seconds; and one review at a time per token.
 //!
-//! Keeps no token: a SHA-256 of it. Good answers live ten seconds (as the API server's own cache does) and never beyond
-//! the token's expiry; bad ones too, in bounded number; failures to ask are not kept. Caller: `identify`.
+//! Finds them by a SHA-256 of the token. Good answers live ten seconds (as the API server's own cache does) and never beyond
+//! the token's expiry; bad ones too, in bounded number; failures to ask are not kept. A connection that sends the token of
+//! its last request again needs no hash ([`LastToken`]): for that an answer that was asked for again keeps its token, until
+//! the cache lets go of it, seconds after its time at the latest. Caller: `identify`.
 
-use std::sync::Arc;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
+use parking_lot::Mutex;
+use portolan_runtime::Secret;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -79,14 +85,76 @@ pub(super) struct Running {
 /// no number of refused tokens pushes out good ones. Cheap to clone.
 #[derive(Clone)]
 struct Kept {
-    good: Cache<TokenHash, (Instant, Outcome)>,
-    bad: Cache<TokenHash, (Instant, Outcome)>,
+    /// The busiest stay when there are too many, as far as their requests are looked up here: those of a [`LastToken`] are not.
+    good: Cache<TokenHash, Arc<Good>>,
+    bad: Cache<TokenHash, (Instant, Fault)>,
+}
+
+/// A token that a member has confirmed.
+struct Good {
+    until: Instant,
+    reviewed: Arc<Reviewed>,
+    /// From its second request on, for [`LastToken`].
+    token: OnceLock<Secret>,
+    /// Its member has said otherwise since. The cache may hold what it has dropped for a while.
+    over: AtomicBool,
+}
+
+/// By whose token the last request of a connection was known. It ends with what the cache keeps, of which it holds nothing.
+#[derive(Default)]
+pub(crate) struct LastToken {
+    /// A mutex: held for a look.
+    good: Mutex<Weak<Good>>,
+}
+
+impl std::fmt::Debug for LastToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LastToken")
+    }
+}
+
+impl LastToken {
+    /// Whose `token` is, if it is the last one and its answer is kept still.
+    pub(super) fn is(&self, token: &str) -> Option<Arc<Reviewed>> {
+        let good = self.good.lock().upgrade()?;
+        let kept = good.token.get()?;
+        let same = equal(kept.expose().as_bytes(), token.as_bytes());
+        (same && good.counts()).then(|| good.reviewed.clone())
+    }
+}
+
+impl Good {
+    fn counts(&self) -> bool {
+        !self.over.load(Ordering::Relaxed) && Instant::now() < self.until
+    }
+}
+
+/// Compares in time that depends on the lengths alone, eight bytes at a time: tokens have a thousand.
+fn equal(one: &[u8], other: &[u8]) -> bool {
+    let ((words, rest), (other_words, other_rest)) = (one.as_chunks::<8>(), other.as_chunks::<8>());
+    let words = words.iter().zip(other_words);
+    let words = words.fold(0, |differ, (one, other)| {
+        differ | (u64::from_ne_bytes(*one) ^ u64::from_ne_bytes(*other))
+    });
+    let rest = rest.iter().zip(other_rest);
+    let rest = rest.fold(0, |differ, (one, other)| differ | (one ^ other));
+    one.len() == other.len() && black_box(words | u64::from(rest)) == 0
 }
 
 impl TokenCache {
     /// An answer that is kept. `None`: the token is to be verified and reviewed.
     pub(super) fn kept(&self, hash: TokenHash) -> Option<Outcome> {
         self.kept.get(hash)
+    }
+
+    /// The same for a token that comes over a connection, which knows it by its bytes from then on.
+    pub(super) fn kept_over(&self, last: &LastToken, token: &str, hash: TokenHash) -> Option<Outcome> {
+        let Some(good) = self.kept.good(hash) else {
+            return self.kept.bad(hash);
+        };
+        good.token.get_or_init(|| Secret::from(token));
+        *last.good.lock() = Arc::downgrade(&good);
+        Some(Ok(good.reviewed.clone()))
     }
 
     /// The review of this token that runs; else this one is to be run, once it has the permit, from when on its answer
@@ -124,10 +192,26 @@ impl TokenCache {
 
     /// Entries kept, good and bad.
     pub(super) fn len(&self) -> u64 {
-        let Kept { good, bad } = &self.kept;
-        good.run_pending_tasks();
-        bad.run_pending_tasks();
-        good.entry_count() + bad.entry_count()
+        self.kept.len()
+    }
+
+    /// Lets go of what is over: by itself the cache does so only where it is used. Runs for ever, and tells how many are kept.
+    pub(super) fn forget<F: Fn(u64)>(&self, kept: F) -> impl Future<Output = ()> + use<F> {
+        let outcomes = self.kept.clone();
+        async move {
+            loop {
+                tokio::time::sleep(TTL / 2).await;
+                kept(outcomes.len());
+            }
+        }
+    }
+}
+
+impl Kept {
+    fn len(&self) -> u64 {
+        self.good.run_pending_tasks();
+        self.bad.run_pending_tasks();
+        self.good.entry_count() + self.bad.entry_count()
     }
 }
 
@@ -144,30 +228,55 @@ impl Running {
 
 impl Default for Kept {
     fn default() -> Self {
-        // The least recently used goes first: it only costs one review.
-        let bounded = |most| Cache::builder().max_capacity(most).time_to_live(TTL);
         Self {
-            good: bounded(MAX_GOOD).eviction_policy(EvictionPolicy::lru()).build(),
-            bad: bounded(MAX_BAD).eviction_policy(EvictionPolicy::lru()).build(),
+            good: bounded(MAX_GOOD),
+            bad: bounded(MAX_BAD),
         }
     }
 }
 
+/// The least recently used goes first: it only costs one review.
+fn bounded<V: Clone + Send + Sync + 'static>(most: u64) -> Cache<TokenHash, V> {
+    let cache = Cache::builder().max_capacity(most).time_to_live(TTL);
+    cache.eviction_policy(EvictionPolicy::lru()).build()
+}
+
 impl Kept {
     fn get(&self, hash: TokenHash) -> Option<Outcome> {
-        let (until, outcome) = self.good.get(&hash).or_else(|| self.bad.get(&hash))?;
-        (Instant::now() < until).then_some(outcome)
+        let good = self.good(hash).map(|good| Ok(good.reviewed.clone()));
+        good.or_else(|| self.bad(hash))
+    }
+
+    fn good(&self, hash: TokenHash) -> Option<Arc<Good>> {
+        self.good.get(&hash).filter(|good| good.counts())
+    }
+
+    fn bad(&self, hash: TokenHash) -> Option<Outcome> {
+        let (until, fault) = self.bad.get(&hash)?;
+        (Instant::now() < until).then_some(Err(fault))
     }
 
     fn put(&self, hash: TokenHash, until: Instant, outcome: &Outcome) {
-        let (kept, other) = match outcome {
-            Ok(_) => (&self.good, &self.bad),
-            Err(Fault::Unauthenticated(_)) => (&self.bad, &self.good),
+        match outcome {
+            Ok(reviewed) => {
+                let good = Good {
+                    until,
+                    reviewed: reviewed.clone(),
+                    token: OnceLock::new(),
+                    over: AtomicBool::new(false),
+                };
+                self.bad.invalidate(&hash);
+                self.good.insert(hash, Arc::new(good));
+            }
+            Err(fault @ Fault::Unauthenticated(_)) => {
+                if let Some(good) = self.good.remove(&hash) {
+                    good.over.store(true, Ordering::Relaxed);
+                }
+                self.bad.insert(hash, (until, fault.clone()));
+            }
             // Nobody was asked: ask again.
-            Err(_) => return,
-        };
-        other.invalidate(&hash);
-        kept.insert(hash, (until, outcome.clone()));
+            Err(_) => {}
+        }
     }
 }
 
@@ -215,6 +324,50 @@ mod tests {
         tokio::time::sleep(TTL / 10).await;
         ask(&cache, "a", life, Ok(reviewed()), &asked).await.unwrap();
         assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_knows_its_last_token_for_as_long_as_the_answer_is_kept() {
+        let (cache, last) = (TokenCache::default(), LastToken::default());
+        let hash = TokenHash::of("a token");
+        let review = async |life, outcome| {
+            let (running, _) = cache.review(hash, life, |_| async { Ok(()) }, async { outcome });
+            running.outcome().await
+        };
+        review(TTL, Ok(reviewed())).await.unwrap();
+        assert!(last.is("a token").is_none(), "nothing was sent over it");
+        assert!(cache.kept_over(&last, "a token", hash).is_some());
+        assert!(last.is("a token").is_some());
+        for other in ["a tokem", "b token", "a toke", "a token ", "a token of others", ""] {
+            assert!(last.is(other).is_none(), "{other:?}");
+        }
+        assert!(LastToken::default().is("a token").is_none(), "another connection");
+        tokio::time::sleep(TTL).await;
+        assert!(last.is("a token").is_none(), "its answer is old");
+
+        review(TTL / 2, Ok(reviewed())).await.unwrap();
+        assert!(last.is("a token").is_none(), "it is another answer");
+        assert!(cache.kept_over(&last, "a token", hash).is_some());
+        assert!(last.is("a token").is_some());
+        tokio::time::sleep(TTL / 2).await;
+        assert!(last.is("a token").is_none(), "the token has expired");
+
+        review(TTL, Ok(reviewed())).await.unwrap();
+        assert!(cache.kept_over(&last, "a token", hash).is_some());
+        review(TTL, Err(Fault::Unauthenticated("no".into()))).await.unwrap_err();
+        assert!(last.is("a token").is_none(), "its member takes it for nobody's now");
+        assert!(cache.kept_over(&last, "a token", hash).unwrap().is_err());
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        let token = "0123456789abcdefghij".as_bytes();
+        assert!(equal(token, token) && equal(b"", b""));
+        for at in 0..token.len() {
+            let mut other = token.to_vec();
+            other[at] ^= 1;
+            assert!(!equal(token, &other) && !equal(token, &token[..at]), "{at}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

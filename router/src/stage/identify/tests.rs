@@ -146,6 +146,8 @@ struct World {
     members: Arc<Members>,
     identifier: Identifier,
     snapshot: Snapshot,
+    /// All requests come over one connection.
+    last: LastToken,
 }
 
 impl World {
@@ -173,6 +175,7 @@ impl World {
             members,
             identifier,
             snapshot: snapshot(resources),
+            last: LastToken::default(),
         }
     }
 
@@ -210,6 +213,7 @@ impl World {
         let sender = Sender {
             head: &head,
             peer,
+            last: &self.last,
             asked: &get(path),
         };
         let outcome = self.identifier.identify_at(&sender, &self.snapshot, now).await;

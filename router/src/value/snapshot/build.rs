@@ -253,6 +253,7 @@ fn caller_view(wire: &v1::CallerView) -> Result<CallerView, BuildError> {
         namespace: wire.namespace.as_str().into(),
         pod: wire.pod.clone(),
         service_account: wire.service_account.clone(),
+        user: CallerView::user_of(&wire.namespace, &wire.service_account),
         created_unix_seconds: wire.created_unix_seconds,
         binding,
         policy_names: policy::names(&wire.policies),

@@ -28,10 +28,7 @@ impl Caller {
     /// With whom it shares what it takes of the router: its shard; a person with nobody.
     pub(crate) fn tenant(&self) -> Arc<str> {
         match self {
-            Self::Pod(view) => match view.shard() {
-                Some(shard) => shard.into(),
-                None => Self::NO_SHARD.into(),
-            },
+            Self::Pod(view) => view.shard().cloned().unwrap_or_else(|| Self::NO_SHARD.into()),
             Self::Person { user, .. } => format!("person {user}").into(),
         }
     }
@@ -49,6 +46,15 @@ impl CallerId {
         match caller {
             Caller::Pod(view) => Self::Pod(view.key.clone()),
             Caller::Person { user, .. } => Self::Person(user.clone()),
+        }
+    }
+
+    /// Whether it is this caller's.
+    pub(crate) fn is_of(&self, caller: &Caller) -> bool {
+        match (self, caller) {
+            (Self::Pod(key), Caller::Pod(view)) => *key == view.key,
+            (Self::Person(name), Caller::Person { user, .. }) => name == user,
+            _ => false,
         }
     }
 }
@@ -73,6 +79,8 @@ pub(crate) struct CallerView {
     pub(crate) pod: String,
     /// Name of its ServiceAccount, without namespace.
     pub(crate) service_account: String,
+    /// The user that members know it as; see [`Self::user_of`].
+    pub(crate) user: Arc<str>,
     /// Since when its Pod exists, by the clock of its home cluster; `None`: nobody has told.
     pub(crate) created_unix_seconds: Option<i64>,
     /// The shard it belongs to.
@@ -84,9 +92,9 @@ pub(crate) struct CallerView {
 }
 
 impl CallerView {
-    /// The user that members know it as.
-    pub(crate) fn user(&self) -> String {
-        format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
+    /// The user of a ServiceAccount.
+    pub(crate) fn user_of(namespace: &str, service_account: &str) -> Arc<str> {
+        format!("system:serviceaccount:{namespace}:{service_account}").into()
     }
 
     /// Whether the same requests of both are planned the same: which policies hold a caller is nothing to where they go.
@@ -96,6 +104,7 @@ impl CallerView {
             namespace,
             pod,
             service_account,
+            user: _,
             created_unix_seconds,
             binding,
             policy_names: _,
@@ -107,9 +116,9 @@ impl CallerView {
     }
 
     /// The ShardingConfig of its one shard, `namespace/name`.
-    pub(crate) fn shard(&self) -> Option<String> {
+    pub(crate) fn shard(&self) -> Option<&Arc<str>> {
         match &self.binding {
-            Binding::One(shard) => Some(shard.config.to_string()),
+            Binding::One(shard) => Some(&shard.name),
             Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
         }
     }

@@ -94,8 +94,9 @@ pub(crate) struct MemberStream {
     receive: RecvStream,
     /// Members may answer before they have read the whole request.
     rest: Option<Box<RequestRest>>,
-    /// Boxed: watches have none, and they are many.
-    deadline: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Instant>,
+    /// Made when it is first waited for: a small answer is here by then. Boxed: watches have none, and they are many.
+    late: Option<Pin<Box<Sleep>>>,
     cluster: Arc<str>,
     _slot: Slot,
     /// At the member; empty for what does not count there, or is counted elsewhere.
@@ -110,6 +111,7 @@ impl MemberStream {
             receive,
             rest: rest.map(Box::new),
             deadline: None,
+            late: None,
             cluster: cluster.clone(),
             _slot: slot,
             seat: Seat::default(),
@@ -130,12 +132,24 @@ impl MemberStream {
 
     /// The body fails if it has not ended by then.
     pub(crate) fn set_deadline(&mut self, deadline: Instant) {
-        self.deadline = Some(Box::pin(tokio::time::sleep_until(deadline)));
+        (self.deadline, self.late) = (Some(deadline), None);
     }
 
     /// Whoever reads it says how long it may take.
     pub(super) fn clear_deadline(&mut self) {
-        self.deadline = None;
+        (self.deadline, self.late) = (None, None);
+    }
+
+    /// Whether its time is over, or a wake-up when it is.
+    fn is_late(&mut self, waits: bool, cx: &mut Context<'_>) -> bool {
+        let Some(deadline) = self.deadline else { return false };
+        if !waits {
+            return Instant::now() >= deadline;
+        }
+        let late = self
+            .late
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        late.as_mut().poll(cx).is_ready()
     }
 
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
@@ -147,14 +161,12 @@ impl MemberStream {
                 return Poll::Ready(Some(Err(error)));
             }
         }
-        if let Some(deadline) = &mut self.deadline
-            && deadline.as_mut().poll(cx).is_ready()
-        {
+        let polled = self.receive.poll_data(cx);
+        if self.is_late(polled.is_pending(), cx) {
             return Poll::Ready(Some(Err(BodyError::Deadline {
                 cluster: self.cluster.clone(),
             })));
         }
-        let polled = self.receive.poll_data(cx);
         if let Some(place) = &mut self.place
             && place.is_over(polled.is_ready(), cx)
         {

@@ -93,6 +93,7 @@ fn hidden(listing: &Listing<'_>, collisions: u64) -> Option<HeaderValue> {
     }
     let kind = kind.map_or("objects", |kind| kind.resource.as_str());
     tracing::warn!(
+        shard = &*listing.fan.asking.caller.tenant(),
         collisions,
         kind,
         "names of cluster-scoped objects collide between members"

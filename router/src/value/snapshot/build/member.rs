@@ -89,10 +89,11 @@ pub(super) fn credential(wire: &v1::Credential) -> Result<Credential, BuildError
     if wire.identity.is_empty() {
         return Err(bad("identity", "is missing"));
     }
+    let bearer = Secret::from(wire.token.as_str()).bearer();
     Ok(Credential {
         cluster: cluster("cluster", &wire.cluster)?,
         identity: wire.identity.as_str().into(),
-        token: Secret::from(wire.token.as_str()),
+        bearer: bearer.map_err(|error| bad("token", error))?,
         expires_unix_seconds: wire.expires_unix_seconds,
     })
 }

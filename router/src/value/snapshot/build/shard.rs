@@ -64,6 +64,7 @@ pub(super) fn shard(made_of: MadeOf, home: &str) -> Result<Shard, BuildError> {
             Ok(v1::Unavailable::Hold | v1::Unavailable::Unspecified) | Err(_) => Unavailable::Hold,
         },
         write_fence: v1::WriteFence::try_from(wire.write_fence) != Ok(v1::WriteFence::Disabled),
+        name: wire.name.as_str().into(),
         config,
         label_keys,
         namespaces,
