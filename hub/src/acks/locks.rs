@@ -39,9 +39,10 @@ impl RouterState {
 }
 
 impl Acks {
-    /// Whether all routers hand leader locks over.
+    /// Whether all routers hand leader locks over. Of those that may come back nobody knows.
     pub(crate) fn hand_locks_over(&self) -> bool {
-        self.routers.read().values().all(|state| state.hands_locks_over)
+        let returning = Instant::now() < *self.returning_until.read();
+        !returning && self.routers.read().values().all(|state| state.hands_locks_over)
     }
 
     /// How far this handover of the leader lock of `shard` is. Of a router that left nobody knows, until it is forgotten.

@@ -286,3 +286,19 @@ async fn who_knows_nothing_of_the_process_before_is_not_believed_while_its_write
     acks.connected("a", process(2, "two", true, false));
     assert!(are_answered(&acks), "it says so of what it knows");
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_leader_lock_is_handed_over_while_routers_may_come_back() {
+    let acks = Acks::default();
+    assert!(acks.hand_locks_over(), "nobody was ever there");
+    acks.expect_returns();
+    assert!(!acks.hand_locks_over(), "one of an earlier release may come back");
+    tokio::time::advance(RETURN_GRACE).await;
+    assert!(acks.hand_locks_over());
+    let older = RouterState {
+        hands_locks_over: false,
+        ..RouterState::new(1, BTreeMap::new())
+    };
+    acks.connected("older", older);
+    assert!(!acks.hand_locks_over());
+}
