@@ -73,7 +73,7 @@ pub(crate) struct RouterState {
     /// `None` while connected.
     pub(crate) left: Option<Instant>,
     pub(crate) held: Held,
-    /// Shards to which the transaction under way, or the last one that was not answered, grants namespaces.
+    /// Shards of which the transaction under way, or the last one that was not answered, tells the rules or grants namespaces.
     pub(crate) offered: BTreeSet<ShardName>,
     /// Refused version and reason, until a later version is taken.
     pub(crate) rejected: BTreeMap<Ref, (String, String)>,
@@ -177,6 +177,7 @@ impl RouterState {
         // Until it says otherwise.
         self.rules = earlier.rules.clone();
         self.doubted_until = earlier.doubted_until;
+        self.locks = self.locks_known_of(earlier);
         let is_same = !self.process.is_empty() && self.process == earlier.process;
         if !is_same && !earlier.ended && self.earlier_answered {
             self.doubted_until = Some(Instant::now() + UNDER_WAY_FOR);

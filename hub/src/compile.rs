@@ -39,7 +39,7 @@ use arbitrate::Given;
 pub(crate) use arbitrate::{Contested, Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use fence::hindrance;
-pub(crate) use ledger::{Entry, Holdings, Ledger, Released};
+pub(crate) use ledger::{Entry, Holdings, Ledger, LockUsersAway, Released};
 pub(crate) use locks::{LockNews, place as lock_place};
 pub(crate) use policies::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, SharedLimit, Standing, Supply};
 use reference::Earlier;
@@ -199,6 +199,13 @@ impl State {
         self.moving_locks().next().is_some()
     }
 
+    /// Whether it is a shard whose leader lock is on its way to another place.
+    pub(crate) fn is_lock_moving(&self, name: &Ref) -> bool {
+        let Ref::Shard(shard) = name else { return false };
+        let accepted = self.accepted.get(shard);
+        accepted.is_some_and(|accepted| accepted.lock.handover.is_some())
+    }
+
     /// Leader locks that are on their way to another place.
     pub(crate) fn moving_locks(&self) -> impl Iterator<Item = (&ShardName, &LockInForce)> {
         let locks = self.accepted.iter().map(|(shard, accepted)| (shard, &accepted.lock));
@@ -216,6 +223,13 @@ impl State {
 pub(crate) struct Decided {
     pub(crate) state: State,
     pub(crate) verdicts: BTreeMap<ShardName, Verdict>,
+}
+
+impl Decided {
+    /// Whether the present spec of any shard is refused.
+    pub(crate) fn refuses(&self) -> bool {
+        self.verdicts.values().any(|verdict| verdict.refusal.is_some())
+    }
 }
 
 /// Who has which pair from now on, and which specs are in force. `now`: when what leaves a shard leaves it.

@@ -131,6 +131,7 @@ impl Distributor {
             released.over = crossings.over(&self.acks, &state.ledger, now);
             released.given_up = crossings.given_up();
             released.locks_are_handed_over = self.acks.hand_locks_over();
+            released.away = self.acks.lock_users_away();
             released.locks = locks.observe(&state, &self.acks, now);
             // Faults that have ended by then are over in what is published from here on.
             let now = Timestamp::now();
@@ -156,6 +157,8 @@ impl Distributor {
                 || state.ledger.awaits_epochs()
                 || state.ledger.is_withholding()
                 || state.hands_locks_over()
+                // An edit may be refused for these alone.
+                || !released.away.is_nobody() && decided.as_ref().is_some_and(Decided::refuses)
                 || writes.have_failed()
                 || !self.ledger.is_due();
             let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);

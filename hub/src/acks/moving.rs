@@ -21,8 +21,12 @@ pub(crate) fn moving(
         .iter()
         .filter(|(_, router)| router.may_use_closed_lock(name, lock.generation));
     let open: Vec<_> = open.map(|(router, _)| router.as_str()).collect();
+    let older = routers
+        .iter()
+        .filter(|(_, router)| !router.hands_locks_over && router.left.is_none());
+    let older: Vec<_> = older.map(|(router, _)| router.as_str()).collect();
     let from = &handover.from;
-    let waits_for = match handover.phase {
+    let mut waits_for = match handover.phase {
         LockPhase::Closing | LockPhase::Ending if !open.is_empty() => {
             format!("routers {} to let nobody use it", some_of(open, ", "))
         }
@@ -36,6 +40,13 @@ pub(crate) fn moving(
         ),
         LockPhase::Ending => "the hub to begin anew without the record, which could not be brought".to_owned(),
     };
+    if !older.is_empty() {
+        // What they hold of the shard stays as it is.
+        let older = some_of(older, ", ");
+        waits_for = format!(
+            "{waits_for}; routers {older} are of a release that hands no lock over, and are not told of this: upgrade them"
+        );
+    }
     Some(LockStatus {
         from: from.to_string(),
         to: to.to_string(),
@@ -52,6 +63,7 @@ mod tests {
 
     use super::*;
     use crate::acks::LockStanding;
+    use crate::compile::Ref;
 
     #[test]
     fn a_lock_on_its_way_tells_whom_it_waits_for() {
@@ -64,7 +76,8 @@ mod tests {
             ..Accepted::default()
         };
         let name = ShardName::new("ops", "blue").unwrap();
-        let mut routers = BTreeMap::from([("gateway".to_owned(), RouterState::new(1, BTreeMap::new()))]);
+        let held = [(Ref::Shard(name.clone()), "1".to_owned())].into();
+        let mut routers = BTreeMap::from([("gateway".to_owned(), RouterState::new(1, held))]);
         assert_eq!(moving(&name, &accepted, &routers), None);
         accepted.lock = LockInForce {
             generation: 7,
@@ -105,6 +118,12 @@ mod tests {
                 .unwrap()
                 .waits_for
                 .contains("gateway")
+        );
+        routers.get_mut("gateway").unwrap().hands_locks_over = false;
+        let told = moving(&name, &accepted, &routers).unwrap().waits_for;
+        assert!(
+            told.contains("routers gateway are of a release that hands no lock over"),
+            "{told}"
         );
     }
 }

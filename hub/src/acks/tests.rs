@@ -286,3 +286,63 @@ async fn who_knows_nothing_of_the_process_before_is_not_believed_while_its_write
     acks.connected("a", process(2, "two", true, false));
     assert!(are_answered(&acks), "it says so of what it knows");
 }
+
+#[tokio::test(start_paused = true)]
+async fn no_leader_lock_is_handed_over_while_routers_may_come_back() {
+    let acks = Acks::default();
+    assert!(acks.hand_locks_over(), "nobody was ever there");
+    acks.expect_returns();
+    assert!(!acks.hand_locks_over(), "one of an earlier release may come back");
+    tokio::time::advance(RETURN_GRACE).await;
+    assert!(acks.hand_locks_over());
+    let older = RouterState {
+        hands_locks_over: false,
+        ..RouterState::new(1, BTreeMap::new())
+    };
+    acks.connected("older", older);
+    assert!(!acks.hand_locks_over());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_router_said_of_a_closed_lock_is_known_when_it_comes_back_with_the_same_rules() {
+    let shard: ShardName = "ops/a".parse().unwrap();
+    let holding = |epoch, version: &str| {
+        let held = [(Ref::Shard(shard.clone()), version.to_owned())];
+        RouterState::new(epoch, held.into())
+    };
+    let acks = Acks::default();
+    acks.connected("empty", RouterState::new(1, BTreeMap::new()));
+    let nobody = acks.lock(&shard, 7);
+    assert!(
+        nobody.closed && !nobody.open,
+        "a gateway that holds nothing lets nobody use it"
+    );
+    acks.update("empty", 1, |state| state.offered = [shard.clone()].into());
+    assert!(acks.lock(&shard, 7).open, "but it is being told");
+    acks.update("empty", 1, |state| state.offered.clear());
+    acks.connected("a", holding(2, "closed"));
+    assert!(acks.lock(&shard, 7).open);
+    let standing = LockStanding {
+        generation: 7,
+        closed: true,
+        others: false,
+    };
+    acks.update("a", 2, |state| state.locks = [(shard.clone(), standing)].into());
+    let all = acks.lock(&shard, 7);
+    assert!(all.closed && !all.open);
+    assert!(acks.lock(&shard, 8).open, "of another handover");
+    assert!(acks.lock_users_away().is_nobody());
+    acks.update("a", 2, |state| state.left = Some(Instant::now()));
+    let away = acks.lock(&shard, 7);
+    assert!(
+        !away.closed && !away.open,
+        "it cannot be asked, and has let nobody use it"
+    );
+    assert!(acks.lock_users_away().is_of(&shard));
+    acks.connected("a", holding(3, "closed"));
+    let back = acks.lock(&shard, 7);
+    assert!(back.closed && !back.open);
+    acks.update("a", 3, |state| state.left = Some(Instant::now()));
+    acks.connected("a", holding(4, "older"));
+    assert!(acks.lock(&shard, 7).open, "by other rules");
+}

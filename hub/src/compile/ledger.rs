@@ -77,8 +77,28 @@ pub(crate) struct Released {
     pub(crate) given_up: BTreeSet<PairEpoch>,
     /// Whether all routers hand leader locks over.
     pub(crate) locks_are_handed_over: bool,
+    /// Whose leader lock routers may use that cannot be told of a handover now.
+    pub(crate) away: LockUsersAway,
     /// How far the handovers of leader locks are.
     pub(crate) locks: BTreeMap<ShardName, LockNews>,
+}
+
+/// Shards whose leader lock routers may use that are not connected, until they come back or are forgotten.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LockUsersAway {
+    /// Routers may come back of which nobody knows what they hold.
+    pub(crate) unknown: bool,
+    pub(crate) shards: BTreeSet<ShardName>,
+}
+
+impl LockUsersAway {
+    pub(crate) fn is_of(&self, shard: &ShardName) -> bool {
+        self.unknown || self.shards.contains(shard)
+    }
+
+    pub(crate) fn is_nobody(&self) -> bool {
+        !self.unknown && self.shards.is_empty()
+    }
 }
 
 impl Released {

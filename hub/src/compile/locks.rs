@@ -62,6 +62,21 @@ pub(super) fn moved(
     }
 }
 
+/// The place that is left by a handover of which routers know nothing yet but that the lock is closed.
+pub(super) fn left_while_closing(lock: &LockInForce) -> Option<&LockPlace> {
+    let handover = lock.handover.as_ref()?;
+    (handover.phase == LockPhase::Closing).then_some(&handover.from)
+}
+
+/// The lock where it was, in place of its way from there `to` another place.
+pub(super) fn returned(before: &LockInForce, to: &LockPlace, from: &LockPlace, now: Timestamp) -> LockInForce {
+    let renamed = to.name != from.name;
+    LockInForce {
+        former_name: renamed.then(|| to.name.clone()).or_else(|| before.former_name.clone()),
+        ..moved(before, None, Some(from), now)
+    }
+}
+
 /// Moves all handovers on. `longest`: what no lock is held for without a renewal.
 pub(super) fn advance(
     accepted: &mut BTreeMap<ShardName, Accepted>,
@@ -206,8 +221,16 @@ mod tests {
         };
         let three = moved(&two, Some(east.clone()), Some(&other), now);
         assert_eq!(three.former_name.as_deref(), Some("op"));
-        let four = moved(&three, Some(other), None, now);
+        let four = moved(&three, Some(other.clone()), None, now);
         assert_eq!(four.former_name.as_deref(), Some("op"), "who asked by it goes on");
+        assert_eq!(left_while_closing(&three), Some(&east));
+        let back = returned(&three, &other, &east, now);
+        assert_eq!((back.generation, &back.handover), (three.generation + 1, &None));
+        assert_eq!(
+            back.former_name.as_deref(),
+            Some("other"),
+            "who asks by it already goes on"
+        );
         let set_back = moved(
             &LockInForce::default(),
             Some(west),

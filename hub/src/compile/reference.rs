@@ -95,6 +95,14 @@ impl Ref {
         }
     }
 
+    /// The shard whose rules it tells, or to which it grants namespaces.
+    pub(crate) fn shard(&self) -> Option<&ShardName> {
+        match self {
+            Self::Shard(shard) => Some(shard),
+            _ => self.owner(),
+        }
+    }
+
     /// The name on the wire.
     pub(crate) fn to_wire(&self) -> v1::ResourceRef {
         let name = match self {

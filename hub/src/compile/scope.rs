@@ -159,16 +159,19 @@ impl Part {
         self.uncertain_callers = clusters.any(|cluster| world.is_unknown(ResourceKind::CallerView, cluster));
     }
 
-    /// A shard and its members; an empty name is the home cluster, which is added with the callers.
+    /// A shard, its members, and where its leader lock is or was; an empty name is the home cluster, which is added with the callers.
     fn add_shard(&mut self, name: &ShardName, world: &World) {
         self.shards.insert(name.clone());
         let compiled = world.resources.get(&Ref::Shard(name.clone()));
         let Some(Body::Shard(shard)) = compiled.and_then(|compiled| compiled.resource.body.as_ref()) else {
             return;
         };
+        let from = shard.lock.as_ref().and_then(|lock| lock.from.as_ref());
         let members = shard.members.iter().map(|member: &v1::ShardMember| &member.cluster);
         let named = members
             .chain([&shard.primary_cluster])
+            // What is recorded of its leader lock is brought from there.
+            .chain(from.map(|from| &from.cluster))
             .filter(|cluster| !cluster.is_empty());
         self.clusters.extend(named.cloned());
     }

@@ -42,11 +42,12 @@ impl LockClocks {
                 others: false,
             });
             let seen = acks.lock(shard, lock.generation);
-            // A router that comes, or comes back, may let it be used until it says otherwise.
-            clock.closed = seen.closed.then(|| clock.closed.unwrap_or(now));
+            // A router that comes back with other rules than those by which it let nobody use it may have let it be used. One
+            // that left since it said so has not, but for now it cannot be asked.
+            clock.closed = clock.closed.filter(|_| !seen.open).or(seen.closed.then_some(now));
             clock.others |= seen.others;
             let told = LockNews {
-                closed_for: clock.closed.map(|since| now - since),
+                closed_for: clock.closed.filter(|_| seen.closed).map(|since| now - since),
                 brought: seen.brought,
                 others: clock.others,
                 lasts: now - clock.since,

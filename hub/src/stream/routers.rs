@@ -180,6 +180,8 @@ struct RouterSession {
     epoch: u64,
     outbound: Outbound<v1::RouterUpdate>,
     subscription: Subscription,
+    /// Whether it hands leader locks over.
+    hands_locks_over: bool,
     holding: Holding,
     in_flight: Option<InFlight>,
     nonce: u64,
@@ -226,6 +228,7 @@ impl RouterSession {
             held: held.clone(),
             ..RouterState::new(epoch, BTreeMap::new())
         };
+        let hands_locks_over = state.hands_locks_over;
         let connected = async {
             while !service.acks.connected(&router, state.clone()) {
                 // The sender lives in `acks`, so this cannot fail.
@@ -248,6 +251,7 @@ impl RouterSession {
             epoch,
             outbound,
             subscription,
+            hands_locks_over,
             in_flight: None,
             nonce: 0,
             reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),

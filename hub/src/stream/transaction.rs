@@ -125,6 +125,15 @@ impl Transaction {
         }
     }
 
+    /// Sends nothing of these names: what the router holds of them stays.
+    pub(super) fn withhold(&mut self, is_kept: impl Fn(&Ref) -> bool) {
+        let all = self.upserts.len();
+        self.upserts.retain(|(name, _)| !is_kept(name));
+        if self.upserts.len() < all {
+            self.after = None;
+        }
+    }
+
     /// Names and versions of whoever held `before` and takes all of it.
     pub(super) fn applied_to(&self, before: &Names) -> BTreeMap<Ref, String> {
         let mut after = BTreeMap::clone(before);

@@ -56,7 +56,12 @@ fn other_lease(caller: &Caller, asked: &ApiRequest) -> Option<(CallerKey, OtherL
         return None;
     };
     let (names, resource) = (shard.lease.as_ref()?, asked.resource.as_ref()?);
-    let name = resource.name.as_ref().filter(|name| **name != names.client)?;
+    let former = shard.lock.as_ref().and_then(|lock| lock.former.as_ref());
+    let mut of_election = [names].into_iter().chain(former);
+    let name = resource.name.as_ref()?;
+    if of_election.any(|names| names.client == *name) {
+        return None;
+    }
     let renews = asked.view == View::Merged && matches!(asked.verb, Verb::Update | Verb::Patch);
     let own = resource.namespace.as_deref() == Some(&*view.namespace);
     let other = renews && own && resource.is_leases();

@@ -61,13 +61,12 @@ impl Locks {
     /// How far all handovers are. Of a lock that is closed nothing is said before all of its writes are over.
     pub(crate) fn report(&self, snapshot: &Snapshot, writes: &Writes, others: &OtherLeases) -> v1::LockReport {
         let mut brought = self.brought.lock();
+        let moved: BTreeMap<_, _> = snapshot.moved_locks().map(|lock| (lock.shard, lock)).collect();
         // What no shard is about any more is forgotten.
-        brought.retain(|shard, of_shard| {
-            let mut moved = snapshot.moved_locks();
-            moved.any(|lock| lock.shard == *shard && lock.mark == of_shard.mark)
-        });
+        brought.retain(|shard, of_shard| moved.get(&**shard).is_some_and(|lock| lock.mark == of_shard.mark));
         let others = others.of_late();
-        let standing = snapshot.moved_locks().filter_map(|lock| {
+        let others: BTreeSet<_> = others.keys().map(|other| other.shard.as_str()).collect();
+        let standing = moved.into_values().filter_map(|lock| {
             let state = match lock.state {
                 v1::LockState::Open => return None,
                 v1::LockState::Bringing => brought
@@ -82,12 +81,13 @@ impl Locks {
                 shard: lock.shard.to_owned(),
                 generation: lock.generation,
                 state: state.into(),
-                other_leases: others.keys().any(|other| other.shard == lock.shard),
+                other_leases: others.contains(lock.shard),
             })
         });
-        let mut locks: Vec<_> = standing.collect();
-        locks.sort_by(|a, b| a.shard.cmp(&b.shard));
-        v1::LockReport { locks }
+        // By the names of the shards.
+        v1::LockReport {
+            locks: standing.collect(),
+        }
     }
 
     /// Wakes when [`Self::report`] may say more of what was brought.

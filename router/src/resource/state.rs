@@ -8,6 +8,7 @@ use std::{fs, io};
 
 use portolan_runtime::files::{self, FileError};
 use portolan_wire::v1::Resource;
+use portolan_wire::v1::resource::Body;
 use prost::Message;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -16,8 +17,10 @@ use tokio::task::JoinError;
 const FILE_NAME: &str = "state.bin";
 /// Begins the first line of the file, which ends with the format's number.
 const MAGIC: &[u8] = b"portolan-router-state ";
-/// Changes with what the wire's resources mean; another one is not read.
-const FORMAT: &str = "2";
+/// Changes with what the wire's resources mean; another one is not read, but for [`EARLIER`].
+const FORMAT: &str = "3";
+/// Written by routers that lose what is told of a shard's leader lock, and keep the version of what they were told.
+const EARLIER: &str = "2";
 const DIGEST_BYTES: usize = 32;
 
 /// Why a state file cannot be used.
@@ -99,7 +102,8 @@ impl StateFile {
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(foreign)?;
         let end = rest.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
         let (format, rest) = (&rest[..end], &rest[end + 1..]);
-        if format != FORMAT.as_bytes() {
+        let is_earlier = format == EARLIER.as_bytes();
+        if !is_earlier && format != FORMAT.as_bytes() {
             return Err(StateError::Format {
                 path: self.path.clone(),
                 format: String::from_utf8_lossy(format).into_owned(),
@@ -112,6 +116,13 @@ impl StateFile {
         let mut resources = Vec::new();
         while !body.is_empty() {
             resources.push(Resource::decode_length_delimited(&mut body).map_err(|_| damaged())?);
+        }
+        if is_earlier {
+            // A version that the hub never gave: it tells them again.
+            let shards = resources
+                .iter_mut()
+                .filter(|one| matches!(one.body, Some(Body::Shard(_))));
+            shards.for_each(|shard| shard.version.clear());
         }
         Ok(resources)
     }
@@ -129,8 +140,7 @@ mod tests {
 
     use std::time::Duration;
 
-    use portolan_wire::v1::resource::Body;
-    use portolan_wire::v1::{Credential, Target};
+    use portolan_wire::v1::{Credential, Shard, Target};
 
     use super::*;
 
@@ -179,11 +189,33 @@ mod tests {
         fs::write(&file.path, b"portolan-router-state 1\nanything").unwrap();
         let error = file.load().unwrap_err().to_string();
         assert!(
-            error.contains("is of format 1, and this router reads format 2"),
+            error.contains("is of format 1, and this router reads format 3"),
             "{error}"
         );
         fs::write(&file.path, b"something else").unwrap();
         assert!(matches!(file.load(), Err(StateError::Foreign(_))));
+    }
+
+    #[test]
+    fn of_a_router_that_knew_no_locks_shards_are_of_no_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::in_folder(folder.path());
+        let mut saved = resources();
+        saved.push(Resource {
+            version: "3".into(),
+            body: Some(Body::Shard(Shard::default())),
+        });
+        let bytes = encode(saved.iter());
+        let at = MAGIC.len();
+        let versions = |format: &str| {
+            let mut bytes = bytes.clone();
+            bytes.splice(at..=at, format.bytes());
+            fs::write(&file.path, bytes).unwrap();
+            let kept = file.load().unwrap().unwrap().resources;
+            kept.into_iter().map(|one| one.version).collect::<Vec<_>>()
+        };
+        assert_eq!(versions(FORMAT), ["1", "2", "3"]);
+        assert_eq!(versions(EARLIER), ["1", "2", ""]);
     }
 
     #[test]

@@ -95,6 +95,16 @@ impl Preflight {
         self.access.check(caller, forward.access()).await
     }
 
+    /// Brings what is recorded of a leader lock, where a collection may show it.
+    pub(crate) async fn bring_locks(&self, forward: &Forward, pending: Pending<'_>) -> Result<(), Fault> {
+        for need in &forward.needs {
+            if let Need::Lock(moved) = need {
+                Box::pin(self.bring(moved, forward, pending)).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// The same of questions that no plan for one member asks.
     pub(crate) async fn allowed(&self, caller: &Caller, checks: &[Check]) -> Result<(), Fault> {
         self.access.check(caller, checks).await

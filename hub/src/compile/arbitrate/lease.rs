@@ -27,8 +27,18 @@ pub(super) fn judge(
     let Some(caller) = caller.filter(|_| spec.root.is_none() || lock_place(spec).is_none()) else {
         return moved(None);
     };
+    // No router has been told anything of the next place yet: what some have closed opens where it was.
+    if let (Some(from), Some(to)) = (locks::left_while_closing(lock), lock_place(before))
+        && lock_place(spec).as_ref() == Some(from)
+    {
+        return Ok(locks::returned(lock, &to, from, given.now));
+    }
     let why = match (lock_place(before), lock_place(spec)) {
         _ if lock.handover.is_some() => "the last handover of it is not over: this edit waits for that, or",
+        // Before the next, which is false as well while routers may come back.
+        (Some(_), Some(_)) if given.released.away.is_of(name) => {
+            "a router that may let callers use it is away: this edit waits until that is back or forgotten, or"
+        }
         (Some(_), Some(_)) if !given.released.locks_are_handed_over => {
             "some router is of a release that hands no lock over: upgrade it, or"
         }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::compile::LockNews;
+use crate::compile::{LockNews, LockUsersAway, Scope};
+use portolan_wire::subscription::Subscription;
 
 const LONGEST: Duration = Duration::from_secs(crate::settings::DEFAULT_LONGEST_LEASE_SECONDS);
 
@@ -143,4 +144,84 @@ fn what_is_in_no_one_place_or_of_an_older_router_does_not_move() {
     );
     fleet.agent("east").callers = Some(BTreeMap::new());
     assert_eq!(fleet.compile(open()).refusal("a"), None, "nobody runs any more");
+}
+
+#[test]
+fn none_begins_to_move_while_a_router_is_away_that_may_use_it() {
+    let mut fleet = fleet();
+    fleet.apply("a", of("west", &json!({"leaderElectionName": "op"})));
+    for away in [
+        LockUsersAway {
+            unknown: true,
+            ..LockUsersAway::default()
+        },
+        LockUsersAway {
+            shards: [shard_name("a")].into(),
+            ..LockUsersAway::default()
+        },
+    ] {
+        let world = fleet.compile(Released { away, ..open() });
+        assert!(world.message("a").contains("is away"), "{}", world.message("a"));
+        assert_eq!(world.rules("a").unwrap().primary_cluster, "east");
+    }
+    let of_another = LockUsersAway {
+        shards: [shard_name("b")].into(),
+        ..LockUsersAway::default()
+    };
+    let world = fleet.compile(Released {
+        away: of_another,
+        ..open()
+    });
+    assert_eq!(told(&world).0, v1::LockState::Closed);
+}
+
+#[test]
+fn what_is_being_closed_may_go_back_where_it_was() {
+    let mut fleet = fleet();
+    fleet.apply("a", of("west", &json!({"leaderElectionName": "other"})));
+    let closing = fleet.compile(open()).rules("a").unwrap().lock.clone().unwrap();
+    fleet.apply("a", of("east", &json!({"leaderElectionName": "op"})));
+    let world = fleet.compile(open());
+    assert_eq!(
+        (world.refusal("a"), told(&world)),
+        (None, (v1::LockState::Open, "east".to_owned(), String::new()))
+    );
+    let back = world.rules("a").unwrap().lock.clone().unwrap();
+    assert!(
+        back.generation > closing.generation,
+        "nothing said of the closing counts"
+    );
+    assert_eq!(back.former_name, "other");
+    // From where it is being brought it may be in use already.
+    fleet.apply("a", of("west", &json!({"leaderElectionName": "op"})));
+    fleet.compile(open());
+    fleet.compile(closed_for(Duration::ZERO));
+    fleet.apply("a", of("east", &json!({"leaderElectionName": "op"})));
+    let world = fleet.compile(open());
+    assert!(world.message("a").contains("is not over"), "{}", world.message("a"));
+}
+
+#[test]
+fn a_router_of_one_shard_is_told_of_the_member_that_the_lock_leaves() {
+    let mut fleet = fleet();
+    fleet.caller("west", "q", "op");
+    let of = |primary| ShardingConfigSpec {
+        clusters: spec(&[("west", &["ns-b"])]).clusters,
+        ..of(primary, &json!({"leaderElectionName": "op"}))
+    };
+    fleet.apply("a", of("east"));
+    fleet.compile(open());
+    fleet.apply("a", of("west"));
+    let world = fleet.compile(open());
+    assert_eq!(told(&world).0, v1::LockState::Closed);
+    let pods = world.views.keys().filter(|pod| pod.cluster == "west");
+    let scopes: Vec<_> = pods
+        .map(|pod| Scope::of(&Subscription::Caller(pod.clone()), &world))
+        .collect();
+    assert!(!scopes.is_empty());
+    let left = Ref::Target("east".to_owned());
+    assert!(
+        scopes.iter().all(|scope| scope.sees(&left)),
+        "east still has the record"
+    );
 }

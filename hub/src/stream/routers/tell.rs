@@ -18,7 +18,11 @@ impl RouterSession {
     /// Sends the difference, if there is one.
     pub(super) async fn offer(&mut self, world: &Arc<World>, traceparent: &str) -> Result<(), Status> {
         let scope = Scope::of(&self.subscription, world);
-        let transaction = self.service.offers.next(&mut self.holding, world, &scope);
+        let mut transaction = self.service.offers.next(&mut self.holding, world, &scope);
+        if !self.hands_locks_over {
+            // It would let its callers use the new place at once. Where it is, or nowhere, the handover waits for it.
+            transaction.withhold(|name| world.state.is_lock_moving(name));
+        }
         // The first commit of a stream is sent in any case: it tells the router that what it holds is up to date.
         if transaction.is_empty() && self.nonce > 0 {
             self.settled(&transaction);
@@ -32,8 +36,8 @@ impl RouterSession {
         );
         let traceparent = continue_trace(&span, traceparent);
         // Before the first message: from then on the router may serve it.
-        let owners = transaction.upserts.iter().filter_map(|(name, _)| name.owner());
-        let offered = owners.cloned().collect();
+        let shards = transaction.upserts.iter().filter_map(|(name, _)| name.shard());
+        let offered = shards.cloned().collect();
         self.service
             .acks
             .update(&self.router, self.epoch, |state| state.offered = offered);

@@ -31,8 +31,9 @@ impl Merged<'_> {
         let own = carries && *namespace == *self.view.namespace;
         let names = self.shard.lease.as_ref().filter(|_| own)?;
         // Who knew the lock by another name before goes on.
-        let former = self.shard.lock.as_ref().and_then(|lock| lock.former.as_ref());
-        let former = former.filter(|former| resource.name.as_ref() == Some(&former.client));
+        let former = self
+            .former()
+            .filter(|former| resource.name.as_ref() == Some(&former.client));
         Some(former.unwrap_or(names))
     }
 
@@ -111,21 +112,19 @@ impl Merged<'_> {
             forward: forward.clone(),
             held: Some(fault.to_string()),
         };
-        let mut former = None;
-        let (rule, candidates) = match (self.single(resource, namespace), self.election(names)) {
-            (Ok((rule, other)), Ok(election)) => {
-                let mut candidates = vec![other.into()];
-                former = self.push_former(&mut candidates)?;
-                candidates.push(election.into());
-                (rule, candidates)
-            }
-            (Ok((rule, other)), Err(Refusal { fault, .. })) => {
-                let election = held(&other, &fault);
-                (rule, vec![other.into(), election])
-            }
-            (Err(Refusal { rule, fault }), Ok(election)) => (rule, vec![held(&election, &fault), election.into()]),
+        let (rule, other, instead) = match (self.single(resource, namespace), self.election(names)) {
+            (Ok((rule, other)), _) => (rule, other.clone().into(), other),
+            (Err(Refusal { rule, fault }), Ok(election)) => (rule, held(&election, &fault), election),
             (Err(refusal), Err(_)) => return Err(refusal),
         };
+        let lock = |names: &LeaseName| match self.election(names) {
+            Ok(election) => election.into(),
+            Err(Refusal { fault, .. }) => held(&instead, &fault),
+        };
+        let former = self.former();
+        let locks = former.into_iter().chain([names]).map(lock);
+        let candidates = [other].into_iter().chain(locks).collect();
+        let former = former.map(|former| former.client.clone());
         let by = By::Lease(OtherLease {
             former,
             ..OtherLease::told(names, resource, false)
@@ -142,10 +141,14 @@ impl Merged<'_> {
         Ok(forward)
     }
 
+    /// The lock by the name that callers knew it by before, if they did.
+    fn former(&self) -> Option<&LeaseName> {
+        self.shard.lock.as_ref()?.former.as_ref()
+    }
+
     /// Adds the lock by the name that callers knew it by before, if they did; returns that.
     fn push_former(&self, candidates: &mut Vec<Candidate>) -> Result<Option<String>, Refusal> {
-        let lock = self.shard.lock.as_ref();
-        let Some(former) = lock.and_then(|lock| lock.former.as_ref()) else {
+        let Some(former) = self.former() else {
             return Ok(None);
         };
         candidates.push(self.election(former)?.into());

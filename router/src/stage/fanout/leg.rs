@@ -4,6 +4,7 @@
 //! [`Overrides`]. Callers: `list` for each page, `watch` at the start and for each reconnect.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HeaderName, HeaderValue,
@@ -21,6 +22,7 @@ use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::dispatch::Leg;
 use crate::stage::inject::WatchInjection;
+use crate::stage::preflight::Pending;
 use crate::value::classify::{ApiRequest, Query, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
@@ -34,6 +36,9 @@ const INCLUDE_OBJECT: &str = "includeObject";
 const FIELD_SELECTOR: &str = "fieldSelector";
 /// A list, or what happens.
 const WATCH: &str = "watch";
+
+/// A watch that begins where a leader lock is being brought has no deadline of its own: the lock is there by then.
+const BROUGHT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Keys and versions are read from JSON, whatever the client takes.
 pub(super) const METADATA_LIST: HeaderValue =
@@ -119,7 +124,8 @@ impl Overrides {
     }
 }
 
-/// Asks one member, once it is sure that the caller may (free for who does not impersonate). Any answer of its API server
+/// Asks one member, once it is sure that the caller may (free for who does not impersonate), and a leader lock on its way is
+/// there. Any answer of its API server
 /// is `Ok`, whatever its code; a `Fault` means that there is none: `Forbidden` that it may not. Connection and
 /// credential are `routing`'s: the request's own at first, the current one for a reconnect.
 pub(crate) async fn start(
@@ -133,6 +139,19 @@ pub(crate) async fn start(
         return Err(leg.forward.unavailable(why.clone()));
     }
     fanouts.preflight.access(&asking.caller, &leg.forward).await?;
+    let head = head(asking, overrides);
+    let pending = Pending {
+        head: &head,
+        asked: &asking.asked,
+        caller: &asking.caller,
+        routing: &routing,
+        received: &asking.received,
+        deadline: overrides
+            .list_until
+            .or(asking.deadline)
+            .unwrap_or_else(|| Instant::now() + BROUGHT_WITHIN),
+    };
+    fanouts.preflight.bring_locks(&leg.forward, pending).await?;
     let mut asked = asking.asked.clone();
     overrides.apply(&mut asked.query);
     // Whatever the client's connection is to become: members stream their events.
@@ -153,7 +172,7 @@ pub(crate) async fn start(
         replanner: None,
         running: overrides.running,
     };
-    fanouts.dispatcher.read(leg, head(asking, overrides)).await
+    fanouts.dispatcher.read(leg, head).await
 }
 
 fn head(asking: &Asking, overrides: &Overrides) -> Parts {

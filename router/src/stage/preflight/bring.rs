@@ -60,19 +60,23 @@ impl Preflight {
             pending,
         };
         let mut brought = Vec::new();
+        let mut whole = true;
         for collection in moved.collections.iter().filter(|collection| !is_brought(collection)) {
             let is_there = self.bring_one(&places(collection), moved).await?;
             if is_there {
                 brought.push(collection.clone());
-            } else if collection == asked {
+                continue;
+            }
+            // Another caller may: the handover waits for one, or runs out.
+            whole = false;
+            if collection == asked {
                 let user = &forward.act_as.user;
                 return Err(Fault::Forbidden(format!(
                     "{user} may not read or write the leader lock where it was, in member cluster {from}, from where it is to be brought"
                 )));
             }
         }
-        // By a kind that the callers have no right to nobody leads.
-        locks.brought(shard, mark, brought, true);
+        locks.brought(shard, mark, brought, whole);
         Ok(())
     }
 

@@ -147,6 +147,10 @@ fn the_owner_of_a_lock_is_looked_for() {
 
 /// A lock that is on its way from east (of name `op-before`) to west.
 fn moving(state: v1::LockState, former: &str) -> World {
+    World::new(moving_shard(state, former))
+}
+
+fn moving_shard(state: v1::LockState, former: &str) -> told::Shard {
     let mut shard = two();
     shard.rules.primary_cluster = "west".into();
     shard.rules.lock_resource = "configmaps".into();
@@ -160,7 +164,7 @@ fn moving(state: v1::LockState, former: &str) -> World {
         }),
         former_name: former.into(),
     });
-    World::new(shard)
+    shard
 }
 
 #[test]
@@ -203,4 +207,28 @@ fn a_lock_that_was_brought_is_used_by_both_names() {
         &format!("GET {LEASES}/op-before"),
         "other-lease ? west, home by lease op",
     )]);
+}
+
+/// As by its present one: held where the election is, and not because others are.
+#[test]
+fn the_lock_is_made_by_its_former_name_where_it_is_by_its_present_one() {
+    let held = |world: &World| {
+        let Plan::Choose(choose) = world.plan(&world.pod(), &format!("POST {MAPS}"), &[]).plan else {
+            panic!("the body tells");
+        };
+        let By::Lease(lease) = &choose.by else { panic!("a lock") };
+        assert_eq!(lease.former.as_deref(), Some("op-before"));
+        let held = choose.candidates.iter().map(|one| one.held.is_some());
+        held.collect::<Vec<_>>()
+    };
+    assert_eq!(held(&moving(v1::LockState::Open, "op-before")), [false, false, false]);
+    assert_eq!(held(&moving(v1::LockState::Closed, "op-before")), [false, true, true]);
+    let cordoned = World::of(
+        vec!["ops/blue".into()],
+        Some(moving_shard(v1::LockState::Open, "op-before")),
+        |target| {
+            target.cordoned = target.cluster == "home";
+        },
+    );
+    assert_eq!(held(&cordoned), [true, false, false]);
 }
