@@ -67,7 +67,9 @@ async fn what_a_connection_keeps_is_the_callers_over_all_of_them() {
         caller,
         asked: &asked,
         life: Life::Unary,
+        head: 0,
         bytes: 0,
+        room: None,
         deadline: Instant::now(),
         kept,
         judging: None,
@@ -327,6 +329,7 @@ async fn who_waits_with_a_long_head_takes_more() {
         bytes: 0,
         room: None,
         deadline: Instant::now() + Duration::from_secs(1),
+        kept: None,
         judging: None,
     };
     let refused = admit.checks(&long).now_or_never();
@@ -347,6 +350,7 @@ async fn who_waits_for_room_at_a_member_keeps_no_place_from_others() {
             bytes: 0,
             room,
             deadline: Instant::now() + Duration::from_secs(1),
+            kept: None,
             judging: None,
         };
         admit.checks(&admission).await
@@ -390,6 +394,7 @@ async fn who_has_much_waiting_at_a_slow_member_goes_on_at_others() {
             bytes: 0,
             room: Some(room),
             deadline: Instant::now() + Duration::from_secs(1),
+            kept: None,
             judging: None,
         };
         admit.checks(&admission).await
