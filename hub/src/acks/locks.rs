@@ -20,6 +20,10 @@ pub(crate) struct LockStanding {
 
 /// How far the handover of one leader lock is in all routers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what all routers say and what some do, each apart"
+)]
 pub(crate) struct LockSeen {
     pub(crate) closed: bool,
     /// Some router may let it be used that has not said of this handover that nobody does.

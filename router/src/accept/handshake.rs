@@ -52,12 +52,11 @@ impl Handshakes {
         let turn = self.turns.clone().acquire_owned().await.map_err(io::Error::other)?;
         let handshake = self.acceptor.accept(socket::tuned(stream));
         let mut handshake = std::pin::pin!(timeout(self.timeout, handshake));
-        let outcome = match timeout(TURN, handshake.as_mut()).await {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                drop(turn);
-                handshake.await
-            }
+        let outcome = if let Ok(outcome) = timeout(TURN, handshake.as_mut()).await {
+            outcome
+        } else {
+            drop(turn);
+            handshake.await
         };
         outcome.map_err(silent)?
     }

@@ -240,7 +240,7 @@ impl Leg {
         let replanner = self.replanner.as_ref()?;
         if self.forward.is_priority() && !self.forward.traffic.is_read() {
             let Caller::Pod(view) = &self.caller else { return None };
-            return Some(replanner.writes().begin_of_lock(&view.shard()?));
+            return Some(replanner.writes().begin_of_lock(view.shard()?));
         }
         let grant = self.forward.grant.as_ref()?;
         let cluster = &self.forward.target.cluster;

@@ -22,7 +22,7 @@ async fn reviews_are_shared_by_the_tenants_that_tokens_are_of() {
     assert!((&mut next).now_or_never().is_none());
     let served = of_few
         .iter_mut()
-        .filter_map(|one| one.now_or_never())
+        .filter_map(futures::FutureExt::now_or_never)
         .collect::<Vec<_>>();
     assert_eq!(served.len(), 8);
     drop(held.split_off(47));
