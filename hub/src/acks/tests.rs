@@ -1,5 +1,7 @@
 //! What routers acknowledge, hold and may have told.
 
+use portolan_wire::v1;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]

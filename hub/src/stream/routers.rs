@@ -196,6 +196,29 @@ struct RouterSession {
     ended: bool,
 }
 
+/// What a router says of itself when it comes.
+fn introduced(epoch: u64, hello: v1::RouterHello) -> RouterState {
+    RouterState {
+        reads_views: says(&hello, CURSOR_FORMAT_2),
+        says_epochs: says(&hello, FENCE),
+        hands_locks_over: says(&hello, LOCKS),
+        serves_policies: says(&hello, POLICIES),
+        earlier_answered: hello.earlier_answered,
+        seen: LedgerPosition {
+            incarnation: hello.seen_incarnation,
+            view_revision: hello.seen_view_revision,
+        },
+        version: hello.version,
+        process: hello.process,
+        ..RouterState::new(epoch, BTreeMap::new())
+    }
+}
+
+/// Whether a router has said that it can do this.
+fn says(hello: &v1::RouterHello, capability: &str) -> bool {
+    hello.capabilities.iter().any(|word| word == capability)
+}
+
 impl RouterSession {
     async fn begin(
         service: &RouterService,
@@ -212,21 +235,11 @@ impl RouterSession {
         let router = enrolled.name.clone();
         let epoch = next_epoch();
         let mut changes = service.acks.changes();
+        let serves = says(&hello, POLICIES);
         let state = RouterState {
-            version: hello.version,
-            reads_views: hello.capabilities.iter().any(|word| word == CURSOR_FORMAT_2),
-            process: hello.process.clone(),
-            earlier_answered: hello.earlier_answered,
-            says_epochs: hello.capabilities.iter().any(|word| word == FENCE),
-            hands_locks_over: hello.capabilities.iter().any(|word| word == LOCKS),
-            serves_policies: hello.capabilities.iter().any(|word| word == POLICIES),
             subscription: subscription.clone(),
-            seen: LedgerPosition {
-                incarnation: hello.seen_incarnation,
-                view_revision: hello.seen_view_revision,
-            },
             held: held.clone(),
-            ..RouterState::new(epoch, BTreeMap::new())
+            ..introduced(epoch, hello)
         };
         let hands_locks_over = state.hands_locks_over;
         let connected = async {
@@ -237,7 +250,6 @@ impl RouterSession {
         };
         let connected = tokio::time::timeout(EARLIER_ENDS_WITHIN, connected).await;
         connected.map_err(|_| one_of_a_name(&router))?;
-        let serves = hello.capabilities.iter().any(|word| word == POLICIES);
         Ok(Self {
             service: service.clone(),
             shares: service.shares.connected(&router, enrolled.uid(), epoch, serves),

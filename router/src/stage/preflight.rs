@@ -182,16 +182,7 @@ impl Preflight {
             upgrade: None,
             impersonate: pending.asked.impersonate.clone(),
         };
-        let leg = Leg {
-            forward: Box::new(forward),
-            asked,
-            routing: pending.routing.clone(),
-            caller: pending.caller.clone(),
-            deadline: Some(pending.deadline),
-            received: pending.received.clone(),
-            replanner: None,
-            running: false,
-        };
+        let leg = pending.leg(asked, forward);
         let (mut head, ()) = Request::new(()).into_parts();
         head.headers.insert(ACCEPT, accept);
         self.dispatcher.read(leg, head).await
@@ -199,6 +190,20 @@ impl Preflight {
 }
 
 impl Pending<'_> {
+    /// A question that must be answered before the request goes on.
+    fn leg(&self, asked: ApiRequest, forward: Forward) -> Leg {
+        Leg {
+            forward: Box::new(forward),
+            asked,
+            routing: self.routing.clone(),
+            caller: self.caller.clone(),
+            deadline: Some(self.deadline),
+            received: self.received.clone(),
+            replanner: None,
+            running: false,
+        }
+    }
+
     /// Of the body.
     fn content_type(&self) -> Option<&str> {
         media::content_type(&self.head.headers)

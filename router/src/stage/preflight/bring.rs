@@ -9,7 +9,7 @@ use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::lease::{Step, step};
 use crate::decision::plan::{Forward, LockMove, Rewrite};
 use crate::resource::upstream::{Body, gather};
-use crate::stage::dispatch::{Dispatched, Leg};
+use crate::stage::dispatch::Dispatched;
 use crate::value::classify::classify;
 use crate::value::fault::Fault;
 use crate::value::snapshot::LeaseName;
@@ -140,26 +140,19 @@ impl Preflight {
         let mut asked = classify(&method, &uri, &HeaderMap::new())?;
         asked.impersonate.clone_from(&pending.asked.impersonate);
         let body = lock.map_or(Body::Empty, |lock| Body::from(bytes::Bytes::from(lock.to_string())));
-        let leg = Leg {
-            forward: Box::new(Forward {
-                traffic: Traffic::of(&asked),
-                ..forward.clone()
-            }),
-            asked,
-            routing: pending.routing.clone(),
-            caller: pending.caller.clone(),
-            deadline: Some(pending.deadline),
-            received: pending.received.clone(),
-            replanner: None,
-            running: false,
+        let traffic = Traffic::of(&asked);
+        let forward = Forward {
+            traffic,
+            ..forward.clone()
         };
+        let cluster = forward.target.cluster.clone();
+        let leg = pending.leg(asked, forward);
         let (mut head, ()) = Request::new(()).into_parts();
         head.method = method;
         head.headers.insert(ACCEPT, JSON);
         head.headers.insert(CONTENT_TYPE, JSON);
         // Whatever became of this one, what the client asks was not sent.
         let unknown = |why: String| {
-            let cluster = &forward.target.cluster;
             places.new.unavailable(format!(
                 "the leader lock is on its way, and member cluster {cluster} did not do its part: {why}"
             ))
