@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use portolan_crds::ShardName;
 use portolan_crds::ledger::CursorFormat;
+use portolan_wire::protocol::UNDER_WAY_FOR;
 use portolan_wire::subscription::Subscription;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -33,8 +34,6 @@ pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 pub(crate) const RETURN_GRACE: Duration = Duration::from_mins(1);
 /// Routers report every three seconds: one that has not for so long may be cut off, and goes on asking members.
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
-/// How long what a process has sent may still arrive at a member and be carried out, as routers count it too.
-const UNDER_WAY_FOR: Duration = Duration::from_mins(20);
 /// A router that was connected within this time may be asked by a client that has its position from another one.
 const READERS_WITHIN: Duration = Duration::from_hours(1);
 

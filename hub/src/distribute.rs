@@ -153,12 +153,13 @@ impl Distributor {
                 }
             }
             self.publish_again(&mut decided, &mut state);
+            let locks_stay = !released.away.is_nobody() || !released.locks_are_handed_over;
             let waiting = !state.ledger.releasing().is_empty()
                 || state.ledger.awaits_epochs()
                 || state.ledger.is_withholding()
                 || state.hands_locks_over()
-                // An edit may be refused for these alone.
-                || !released.away.is_nobody() && decided.as_ref().is_some_and(Decided::refuses)
+                // An edit may be refused for this alone: routers that come, that are upgraded, are no facts.
+                || locks_stay && decided.as_ref().is_some_and(Decided::refuses)
                 || writes.have_failed()
                 || !self.ledger.is_due();
             let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);

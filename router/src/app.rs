@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 
 use crate::accept::{self, AcceptConfig};
 use crate::admin::Pages;
-use crate::args::Config;
+use crate::args::{Config, MIN_WAITING};
 use crate::edge::metrics::RequestMetrics;
 use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
@@ -321,11 +321,14 @@ fn admit(parts: &Parts, clients: &Tasks, tasks: &Tasks) -> Arc<Admit> {
     let metrics = parts.metrics.admit.clone().measured(parts.metrics.queue.clone());
     let metrics = metrics.counting(parts.metrics.injected.clone());
     let waiting = within_memory(limits.waiting, load::memory_limit(limits.memory));
-    tracing::info!(
-        bytes = waiting,
-        wanted = limits.waiting,
-        "memory that requests may have while they wait"
-    );
+    let (bytes, wanted) = (waiting, limits.waiting);
+    tracing::info!(bytes, wanted, "memory that requests may have while they wait");
+    if waiting < limits.waiting.min(MIN_WAITING) {
+        tracing::warn!(
+            bytes,
+            "little memory for requests that wait: clients that come at once are refused; give this process more"
+        );
+    }
     let counts = Limits {
         requests: limits.requests,
         streams: limits.streams,

@@ -29,7 +29,7 @@ const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:8444";
 const MAX_TAIL_RATE: f64 = 1000.0;
 
 /// Memory of requests that wait: with less a burst of some hundred clients would be refused.
-const MIN_WAITING: u64 = 16 << 20;
+pub(crate) const MIN_WAITING: usize = 16 << 20;
 
 /// One API server endpoint for an operator, many member clusters behind it.
 #[derive(Debug, Clone, Parser)]
@@ -126,9 +126,9 @@ struct LimitArgs {
     #[arg(long, env = "PORTOLAN_MAX_STREAMS", default_value_t = 50_000)]
     max_streams: usize,
     /// Memory of requests that wait for their turn: with more they are answered 429. Some 22 KiB each: a router that starts
-    /// again has a request of each client waiting. At most an eighth of the memory limit, if there is one, and no less than
-    /// 16Mi. Half of it is for callers that are known, of which one shard has seven eighths and one caller three quarters;
-    /// half for the others, and half of that for those whose token one member is to review.
+    /// again has a request of each client waiting. At least 16Mi; what is used is an eighth of the memory limit at most, if
+    /// there is one. Half of it is for callers that are known, of which one shard has seven eighths and one caller three
+    /// quarters; half for the others, and half of that for those whose token one member is to review.
     #[arg(long, env = "PORTOLAN_MAX_WAITING", value_name = "BYTES", default_value = "512Mi", value_parser = parse_bytes)]
     max_waiting: u64,
     /// Memory that this process may use, such as 512Mi; besides the limit of its cgroup, which it finds by itself.
@@ -364,7 +364,7 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
             faults.push(format!("{flag} is 0: nothing could be served"));
         }
     }
-    if args.max_waiting < MIN_WAITING {
+    if args.max_waiting < MIN_WAITING as u64 {
         faults.push(format!(
             "--max-waiting is {} bytes, and the least is 16Mi: clients that come at once would be refused",
             args.max_waiting

@@ -213,13 +213,16 @@ impl Ground {
         argument(&file)
     }
 
-    /// Waits until `policies status` has a line of the policy with all of these words.
+    /// Waits until `policies status` has a line of the policy with all of these words, one space between its columns.
     async fn told(&self, policy: &str, words: &[&str]) -> String {
         let what = format!("{policy} is told of with {words:?}");
         eventually(&what, || async {
             let told = self.said(&["policies", "status", policy]).await;
-            let line = told.lines().find(|line| words.iter().all(|word| line.contains(word)));
-            line.map(str::to_owned).ok_or(told)
+            let mut lines = told
+                .lines()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+            let line = lines.find(|line| words.iter().all(|word| line.contains(word)));
+            line.ok_or(told)
         })
         .await
     }

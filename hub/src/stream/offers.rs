@@ -49,7 +49,8 @@ impl Offers {
     fn common(&self, before: &Names, world: &Arc<World>) -> Option<Transaction> {
         let mut kept = self.kept.lock();
         let is_same = |offer: &&Offer| {
-            Arc::ptr_eq(&offer.before, before) && std::ptr::eq(offer.world.as_ptr(), Arc::as_ptr(world))
+            // Those that come back hold the same and share none of it yet; of those that do, the pointers are compared.
+            std::ptr::eq(offer.world.as_ptr(), Arc::as_ptr(world)) && offer.before == *before
         };
         if let Some(offer) = kept.iter().find(is_same) {
             return Some(offer.transaction.clone());
@@ -145,6 +146,19 @@ mod tests {
             );
         }
         assert!(offers.kept.lock().len() <= KEPT);
+    }
+
+    #[test]
+    fn those_that_come_back_with_the_same_are_compared_once() {
+        let offers = Offers::default();
+        let world = world(&[("east", "2")], &[]);
+        let held = || [(Ref::Target("east".to_owned()), "1".to_owned())].into_iter().collect();
+        for name in ["a", "b", "c"] {
+            let mut router = router(name, held());
+            let offered = offers.next(&mut router, &world, &Scope::Everything);
+            assert_eq!(offered.upserts.len(), 1);
+        }
+        assert_eq!(offers.kept.lock().len(), 1);
     }
 
     #[test]

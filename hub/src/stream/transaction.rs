@@ -125,7 +125,7 @@ impl Transaction {
         }
     }
 
-    /// Sends nothing of these names: what the router holds of them stays.
+    /// Sends nothing new under these names: the router keeps to what it holds, until a removal.
     pub(super) fn withhold(&mut self, is_kept: impl Fn(&Ref) -> bool) {
         let all = self.upserts.len();
         self.upserts.retain(|(name, _)| !is_kept(name));
@@ -382,12 +382,26 @@ mod tests {
         let transaction = Transaction::between(&router, &world, &Scope::Everything);
         let nack = refusal(&owned("east"));
         assert!(router.nacked(&transaction, &nack));
-        assert_eq!(router.held[&owned("east")], "good", "its own last good stays");
-        assert_eq!(router.held[&target("east")], "1", "the rest came in");
+        let held = |name: &Ref| router.held.get(name).map(String::as_str);
+        assert_eq!(held(&owned("east")), Some("good"), "its own last good stays");
+        assert_eq!(held(&target("east")), Some("1"), "the rest came in");
         assert!(!transaction.refused(&nack).whole);
         let again = Transaction::between(&router, &world, &Scope::Everything);
         assert!(again.is_empty() && !again.whole);
         assert_eq!(router.rejected[&owned("east")], ("bad".to_owned(), "no".to_owned()));
+    }
+
+    #[test]
+    fn what_is_withheld_is_offered_again_and_all_else_is_sent() {
+        let world = world(&[(target("east"), "2", false), (owned("east"), "2", false)]);
+        let mut router = holding(&[(owned("east"), "1")]);
+        let mut transaction = Transaction::between(&router, &world, &Scope::Everything);
+        transaction.withhold(|name| *name == owned("east"));
+        router.acked(&transaction);
+        assert_eq!(router.held.get(&owned("east")).map(String::as_str), Some("1"));
+        assert_eq!(router.held.get(&target("east")).map(String::as_str), Some("2"));
+        let again = Transaction::between(&router, &world, &Scope::Everything);
+        assert_eq!(again.upserts.len(), 1);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::decision::policy::Reach;
 use crate::resource::access::ProxyQuestion;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
-use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage, head_bytes};
+use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
 use crate::stage::fanout::socket::Switch;
 use crate::stage::fanout::{Asking, Fan};
@@ -180,7 +180,7 @@ impl Call<'_> {
             caller: &request.caller,
             asked: &request.asked,
             life,
-            head: head_bytes(&request.head),
+            head: &request.head,
             bytes: body.bytes(),
             room: request.room(life),
             deadline: if long {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
+use portolan_wire::protocol::UNDER_WAY_FOR;
 use portolan_wire::v1;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -31,10 +32,6 @@ const BARE_FOR: Duration = Duration::from_secs(5);
 const MAX_BARE: usize = 10_000;
 /// How long a write that said no epoch may be carried out after its answer was lost. No API server works longer on a request.
 const LOST_FOR: Duration = Duration::from_mins(1);
-
-/// How long what was sent may still arrive and be carried out, whatever became of who sent it: a quarter of an hour is the longest that
-/// systems go on sending what the other side does not take, and what arrives is worked on for a minute.
-const UNDER_WAY_FOR: Duration = Duration::from_mins(20);
 
 /// In place of the cluster, of writes of leader locks: no cluster has this name.
 const LOCKS: &str = "";
@@ -123,12 +120,17 @@ impl Writes {
     }
 
     /// Whether no write of the leader lock of `shard` is open, nor may be carried out yet. Where it is not so, it is to be
-    /// asked again: [`Self::changed`] wakes for those that are open.
+    /// asked again, after [`Self::answered`]: [`Self::changed`] wakes for those that are open. By the session alone.
     pub(crate) fn is_lock_idle(&self, shard: &str) -> bool {
         // Before it is looked: what ends from here on wakes.
-        self.awaited.store(true, Ordering::SeqCst);
-        let open = self.pairs.get(&(LOCKS.into(), Arc::from(shard)));
-        open.is_none_or(|open| open.count == 0 && !open.has_lost(0))
+        let others = self.awaited.swap(true, Ordering::SeqCst);
+        let (is_open, is_idle) = match self.pairs.get(&(LOCKS.into(), Arc::from(shard))) {
+            Some(open) => (open.count > 0, open.count == 0 && !open.has_lost(0)),
+            None => (false, true),
+        };
+        // Nothing else is to be told of what ends.
+        self.awaited.store(others || is_open, Ordering::SeqCst);
+        is_idle
     }
 
     /// The hub has told this process all that it knows, for the first time: what is granted by now may have been granted to an

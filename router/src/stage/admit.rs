@@ -40,6 +40,7 @@ mod waiting;
 
 use std::sync::Arc;
 
+use http::request::Parts;
 use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -129,15 +130,15 @@ pub(crate) struct Admission<'a> {
     pub(crate) caller: &'a Caller,
     pub(crate) asked: &'a ApiRequest,
     pub(crate) life: Life,
-    /// Bytes of its head.
-    pub(crate) head: usize,
+    /// As it came: what it takes is counted where it waits.
+    pub(crate) head: &'a Parts,
     /// Bytes of its body that the router may have to hold.
     pub(crate) bytes: u32,
     /// Room at the member that it goes to; `None`: it may go to several, or goes on.
     pub(crate) room: Option<&'a Room>,
     /// It waits no longer.
     pub(crate) deadline: Instant,
-    /// Of its connection.
+    /// What its connection keeps of its last request's caller.
     pub(crate) kept: Option<&'a KeptBounds>,
     /// Who judges it by the limits that hold its caller; `None`: people are held by none.
     pub(crate) judging: Option<(&'a Policies, Judging<'a>)>,
@@ -199,7 +200,7 @@ impl Admission<'_> {
 
     /// What it takes if it waits, and of its body what it leaves unread then.
     fn waiting(&self) -> (Waiting, u32) {
-        (Waiting::of_head(self.head), self.bytes)
+        (Waiting::of_head(head_bytes(self.head)), self.bytes)
     }
 
     fn class(&self) -> Class {

@@ -213,6 +213,10 @@ impl Identifier {
             life,
             claimed,
         } = signed;
+        // Another request's answer may have come while its signature was verified.
+        if let Some(outcome) = self.kept(hash) {
+            return outcome;
+        }
         let member = claimed.key.home_cluster.clone();
         let _arrived = self.admit.arrive(&Arrival {
             member: &member,
@@ -220,10 +224,6 @@ impl Identifier {
             head: head_bytes(sender.head),
             asked: sender.asked,
         })?;
-        // Another request's answer may have come while its signature was verified.
-        if let Some(outcome) = self.kept(hash) {
-            return outcome;
-        }
         let (members, admit) = (self.members.clone(), self.admit.clone());
         let permit = |lease: Arc<Notify>| async move { admit.review(&member, &tenant, lease.notified()).await };
         let review = review::review(members, token, claimed);

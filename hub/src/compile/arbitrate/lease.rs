@@ -45,10 +45,10 @@ pub(super) fn judge(
         (Some(from), Some(_)) => return moved(Some(from)),
         _ => "it is not in one place before and after:",
     };
-    Err(refuse(before, spec, (why, &caller)))
+    Err(refuse(before, spec, why, &caller))
 }
 
-fn refuse(before: &ShardingConfigSpec, spec: &ShardingConfigSpec, (why, caller): (&str, &str)) -> Refusal {
+fn refuse(before: &ShardingConfigSpec, spec: &ShardingConfigSpec, why: &str, caller: &str) -> Refusal {
     let field = if spec.leader_election_name() != before.leader_election_name() {
         "spec.controller.leaderElectionName"
     } else if spec.resource_lock().core_resource() != before.resource_lock().core_resource() {

@@ -6,7 +6,7 @@ use crate::decision::policy::{self, Reach};
 use crate::edge::ordered::{self, PlannedRequest};
 use crate::resource::policies::{Judging, Policies, Taken};
 use crate::resource::queues::Room;
-use crate::stage::admit::{Admission, Life, head_bytes};
+use crate::stage::admit::{Admission, Life};
 use crate::value::classify::Verb;
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
@@ -64,7 +64,7 @@ impl Call<'_> {
             caller: &request.caller,
             asked: &request.asked,
             life: Life::Unary,
-            head: head_bytes(&request.head),
+            head: &request.head,
             bytes: 0,
             room: None,
             deadline: request.deadline,

@@ -125,11 +125,9 @@ impl Admit {
             .entry(request.member.clone(), || AtMember::new(most));
         let memory = || {
             let waiting = Waiting::of_head(request.head);
-            // As one among tenants: no shard's name, nor a person's, is like this.
-            let all = format!("member {}", request.member).into();
             Some(ArrivalPermit::Memory {
                 _member: member.memory.try_take(request.tenant, waiting.memory())?,
-                _all: self.arrivals.queue.try_take(&all, waiting)?,
+                _all: self.arrivals.queue.try_take(request.member, waiting)?,
             })
         };
         let reserve = || {

@@ -6,13 +6,13 @@
 
 use tokio::time::{Instant, sleep_until};
 
-use super::bounds::{Bound, CallerBounds};
+use super::bounds::Bound;
 use super::{Admission, Admit};
 use crate::decision::injection::{Injection, ordered};
 use crate::resource::injected::Kind;
 use crate::value::fault::Fault;
 use crate::value::injection::FaultName;
-use crate::value::snapshot::{Caller, CallerId};
+use crate::value::snapshot::Caller;
 
 impl Admit {
     /// Waits as long as is ordered, to the request's deadline at most, which then is over. Safe to drop: the wait is over then.
@@ -23,9 +23,7 @@ impl Admit {
         for name in &injection.delayed_by {
             self.tell(Kind::Delay, name, admission);
         }
-        let caller = self
-            .callers
-            .entry(CallerId::of(admission.caller), || CallerBounds::new(self.limits));
+        let caller = self.bounds_of(admission);
         let place = self
             .shared
             .queue(&admission.caller.tenant(), &caller, admission.waiting());

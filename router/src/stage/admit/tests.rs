@@ -3,10 +3,12 @@
 mod arriving;
 mod waiting;
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use http::{HeaderMap, Method};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request};
 
 use super::*;
 use crate::resource::policies::tests as policies;
@@ -37,7 +39,7 @@ async fn lists_are_shed_before_watches_before_single_requests_and_leases_never()
                 caller: &person("ada"),
                 asked: &self::asked(path),
                 life,
-                head: 0,
+                head: no_head(),
                 bytes: 0,
                 room: None,
                 deadline: Instant::now() + Duration::from_secs(1),
@@ -222,13 +224,24 @@ fn asked(path: &str) -> ApiRequest {
     classify(&Method::GET, &path.parse().unwrap(), &HeaderMap::new()).unwrap()
 }
 
+/// Of a request that takes nothing but itself.
+fn no_head() -> &'static Parts {
+    static HEAD: LazyLock<Parts> = LazyLock::new(|| {
+        let mut head = Request::new(()).into_parts().0;
+        // An authority alone has no path.
+        head.uri = http::Uri::from_static("nowhere");
+        head
+    });
+    &HEAD
+}
+
 /// A request with a second to wait, that nobody judges.
 fn unary<'a>(caller: &'a Caller, asked: &'a ApiRequest) -> Admission<'a> {
     Admission {
         caller,
         asked,
         life: Life::Unary,
-        head: 0,
+        head: no_head(),
         bytes: 0,
         room: None,
         deadline: Instant::now() + Duration::from_secs(1),

@@ -165,8 +165,7 @@ impl Fleet {
         ));
         fleet.open_others(amount.routers).await?;
         let opened = Instant::now();
-        fleet.until_quiet(opened).await?;
-        fleet.first_sync = begun.elapsed().as_secs_f64();
+        fleet.first_sync = (fleet.until_quiet(opened).await? - begun).as_secs_f64();
         step(&format!(
             "fleet: to all {} after {:.1} s",
             amount.routers, fleet.first_sync
@@ -217,7 +216,7 @@ impl Fleet {
     }
 
     /// Nobody was told anything for a while: all fences stand, and all tokens are given out.
-    async fn until_quiet(&self, begun: Instant) -> anyhow::Result<()> {
+    async fn until_quiet(&self, begun: Instant) -> anyhow::Result<Instant> {
         let (mut last, mut since) = (self.board.transactions(), Instant::now());
         while since.elapsed() < QUIET {
             ensure!(begun.elapsed() < PATIENCE, "the hub does not come to rest");
@@ -227,7 +226,7 @@ impl Fleet {
                 (last, since) = (now, Instant::now());
             }
         }
-        Ok(())
+        Ok(since)
     }
 
     /// One change after the other, each acknowledged by all routers before the next.

@@ -161,7 +161,8 @@ impl Upgrade {
         let owners = wait_for("everything to be handed over", || async {
             let owners = self.owners().await?;
             let canary = owners.values().filter(|(owner, _)| owner == CANARY).count();
-            ensure!((canary > 1) == (part > 0), "the canary has {canary} namespaces");
+            let is_done = if part > 0 { canary > 1 } else { canary == 0 };
+            ensure!(is_done, "the canary has {canary} namespaces");
             Ok(owners)
         })
         .await?;

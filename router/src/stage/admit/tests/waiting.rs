@@ -31,8 +31,12 @@ async fn who_waits_with_a_long_head_takes_more() {
         ask(&admit, "ada", PODS, Life::Unary, 0).await.unwrap(),
     ];
     let asked = asked(PODS);
+    let (head, ()) = Request::get(format!("/{}", "x".repeat(30 << 10)))
+        .body(())
+        .unwrap()
+        .into_parts();
     let long = Admission {
-        head: 60 << 10,
+        head: &head,
         ..unary(&caller, &asked)
     };
     let refused = admit.checks(&long).now_or_never();

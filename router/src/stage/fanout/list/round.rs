@@ -142,7 +142,8 @@ impl<'a> Round<'a> {
             self.warnings.extend(rewrite::warning(&text));
             self.leaves_out = true;
             self.without.push(leg.slot);
-            tracing::warn!(cluster = %leg.cluster(), error = %fault, "a list begins without a member");
+            let shard = self.listing.fan.asking.caller.tenant();
+            tracing::warn!(%shard, cluster = %leg.cluster(), error = %fault, "a list begins without a member");
             self.metrics().list_without(leg.cluster(), "left-out");
         } else {
             self.metrics().list_without(leg.cluster(), "held");
