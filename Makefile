@@ -85,7 +85,7 @@ suites:
 		printf "%s: %s\n%s\n" {} $$([ $$code = 0 ] && echo ok || echo FAILED) "$$out"; exit $$code'
 
 bench: tools ## router against direct, in one run (release build)
-	$(CARGO) build $(ALL) --release --bins
+	$(CARGO) build $(ALL) --exclude portolan-fuzz --release --bins
 	cd tests/clients && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/release/portolan-go-client" .
 	$(PROFILE_DIR)/release/portolan-testbed build
 	$(PROFILE_DIR)/release/portolan-bench $(BENCH)
@@ -96,7 +96,7 @@ bench-growth: ## how a router grows with members, callers and rules (release bui
 bench-instructions: ## instructions of a GET beside a plain forwarder's (release build, perf or valgrind; BENCH="--max-ratio 1.25")
 bench-policies: ## what limits cost a GET: without limits and with a thousand (release build, perf or valgrind)
 $(COUNTED): tools
-	$(CARGO) build $(ALL) --release --bins
+	$(CARGO) build $(ALL) --exclude portolan-fuzz --release --bins
 	$(PROFILE_DIR)/release/portolan-bench --only $(@:bench-%=%) $(BENCH)
 
 # Without a sanitizer no nightly compiler is needed, and there is no unsafe code for one to watch.

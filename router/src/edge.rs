@@ -26,6 +26,7 @@ mod strangers;
 mod tail;
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -248,10 +249,11 @@ impl Edge {
             received: &received,
             completion: &mut completion,
         };
-        let outcome = AssertUnwindSafe(call.run(request))
-            .catch_unwind()
-            .instrument(span.clone())
-            .await;
+        let outcome = {
+            // Pinned first: what is made of it moves no more than a pointer.
+            let running = pin!(call.run(request));
+            AssertUnwindSafe(running).catch_unwind().instrument(span.clone()).await
+        };
         let served = match outcome {
             Ok(Ok(served)) => served,
             Ok(Err(fault)) => {

@@ -40,10 +40,10 @@ impl After {
             edge.routing.other_leases.renewed(caller, lease);
         }
         if let Some(cluster) = self.lists {
-            response = table::with_cluster(&cluster, response).await?;
+            response = Box::pin(table::with_cluster(&cluster, response)).await?;
         }
         Ok(match self.write {
-            Some(write) => fence::hold(&edge.open, &write, response).await,
+            Some(write) => Box::pin(fence::hold(&edge.open, &write, response)).await,
             None => response,
         })
     }

@@ -67,6 +67,8 @@ struct Identified {
 }
 
 impl Call<'_> {
+    /// What hardly a request needs is boxed here and in the stages: the room of the largest of all ways would be moved and kept
+    /// for each.
     pub(super) async fn run(mut self, request: Request<Incoming>) -> Result<Served, Fault> {
         let started = Instant::now();
         let (head, body) = request.into_parts();
@@ -86,23 +88,24 @@ impl Call<'_> {
                 let long = choose.candidates.iter().any(|one| one.forward.traffic.long);
                 let life = Life::of_one(long);
                 let (admitted, body) = self.admit((life, choose.gathers()), &request, body).await?;
-                self.choose(*choose, request, admitted, body).await
+                Box::pin(self.choose(*choose, request, admitted, body)).await
             }
             Plan::DeleteEach(parts) => {
                 let (admitted, body) = self.admit((Life::Unary, true), &request, body).await?;
-                self.delete_each(&parts, &request, admitted, body).await
+                Box::pin(self.delete_each(&parts, &request, admitted, body)).await
             }
             Plan::FanOut(fan) => {
                 let (admitted, _) = self.admit((Life::of_fan(fan.watch), false), &request, body).await?;
-                // Boxed: it is the largest by far.
                 Box::pin(self.fan_out(*fan, request, admitted)).await
             }
             Plan::Discovery(wanted) => {
                 let (admitted, _) = self.admit((Life::Unary, false), &request, body).await?;
-                self.discover(&wanted, request, admitted).await
+                Box::pin(self.discover(&wanted, request, admitted)).await
             }
             Plan::Local(local) => Ok(Served::local(self.local(local, &request.asked))),
-            Plan::Refuse(fault) if planned.rule == Rule::UnknownCluster => self.unknown(fault, &request, body).await,
+            Plan::Refuse(fault) if planned.rule == Rule::UnknownCluster => {
+                Box::pin(self.unknown(fault, &request, body)).await
+            }
             Plan::Refuse(fault) => Err(fault),
         }
     }
@@ -193,7 +196,6 @@ impl Call<'_> {
         };
         let edge = &self.edge.parts;
         if let Some(injection) = &request.injection {
-            // Boxed: hardly a request needs its room.
             Box::pin(ordered::happens(edge, injection, &admission)).await?;
         }
         let admitted = edge.admit.admit(&admission).await?;
@@ -230,11 +232,12 @@ impl Call<'_> {
         mut body: Body,
     ) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        let pending = self.pending(&request);
-        let preflight = span::preflight("check", !forward.needs.is_empty());
-        let checked = self.edge.preflight.check(&forward, pending, &mut body);
-        let checked = checked.instrument(preflight).await;
-        checked.map_err(|fault| not_yet(&request.asked, fault))?;
+        if !forward.needs.is_empty() {
+            let pending = self.pending(&request);
+            let checked = Box::pin(self.edge.preflight.check(&forward, pending, &mut body));
+            let checked = checked.instrument(span::preflight("check")).await;
+            checked.map_err(|fault| not_yet(&request.asked, fault))?;
+        }
         admitted.asked(&body);
         let Identified {
             deadline,
@@ -321,7 +324,7 @@ impl Call<'_> {
         let preflight = &self.edge.preflight;
         let makes_namespace = matches!(choose.by, By::NewNamespace(_) | By::Unowned(_));
         let chosen = preflight.choose(choose, self.pending(&request), &mut body);
-        let forward = chosen.instrument(span::preflight("choose", true)).await?;
+        let forward = chosen.instrument(span::preflight("choose")).await?;
         let cluster = forward.target.cluster.clone();
         self.completion.record.cluster = Some(cluster.clone());
         Span::current().record("clusters", &*cluster);

@@ -127,11 +127,8 @@ pub(super) fn injected(names: &str, injection: &Injection) {
     telemetry::event(&span, "faults injected", said);
 }
 
-/// Of what is asked before the request may leave, where anything is.
-pub(super) fn preflight(step: &'static str, asks: bool) -> Span {
-    if !asks {
-        return Span::none();
-    }
+/// Of what is asked before the request may leave.
+pub(super) fn preflight(step: &'static str) -> Span {
     telemetry::child(|| tracing::info_span!("preflight", step))
 }
 

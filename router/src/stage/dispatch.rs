@@ -117,7 +117,7 @@ impl Dispatcher {
         let (run, seat, place) = self.begin(leg).await?;
         let forward = &run.leg.forward;
         if forward.traffic.class == TrafficClass::Upgrade {
-            let (response, tunnel) = upgrade::upgrade(&run, &self.tasks, (head, body)).await?;
+            let (response, tunnel) = Box::pin(upgrade::upgrade(&run, &self.tasks, (head, body))).await?;
             return Ok(Dispatched {
                 response,
                 seat: run.after_head(seat),

@@ -82,7 +82,6 @@ impl Preflight {
                     let bytes = pending.gather(body).await?;
                     labels::check_body(rule, pending.content_type(), labels.as_ref(), &bytes)?;
                 }
-                // Boxed: hardly a request needs its room.
                 Need::Lock(moved) => Box::pin(self.bring(moved, forward, pending)).await?,
             }
         }

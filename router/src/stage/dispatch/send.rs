@@ -1,6 +1,6 @@
 //! One leg on the wire: breaker, attempts, deadline, and the leg's client span.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use http::header::CONTENT_LENGTH;
@@ -299,7 +299,7 @@ async fn attempt_once(
         Instant::now() + LONG_HEAD_TIMEOUT
     };
     let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));
-    let mut sending = std::pin::pin!(deliver(run, request));
+    let mut sending = pin!(deliver(run, request));
     let going_on = || {
         let change = paced.then(|| waiting.goes_on()).flatten();
         run.upstream.changed(run.leg.forward.traffic.class, change);
@@ -387,28 +387,28 @@ async fn deliver(run: &Run, request: Request<Body>) -> Result<Response<Body>, Up
     let swaps = leg.swaps().filter(|_| !delivered.is_whole());
     let write = leg.leave()?;
     let exchange = run.upstream.exchange(slot, request);
-    let exchange = exchange.instrument(first_byte(&run.upstream));
-    let exchange = async {
-        let outcome = exchange.await;
-        settle(write, &outcome);
-        outcome
-    };
-    let Some(mut swaps) = swaps else {
-        return exchange.await;
-    };
-    let withdrawn = async {
-        while swaps.changed().await.is_ok() && !delivered.is_whole() {
-            if let Err(withdrawn) = leg.still() {
-                return withdrawn;
+    let mut exchange = pin!(exchange.instrument(first_byte(&run.upstream)));
+    let outcome = match swaps {
+        None => exchange.await,
+        Some(mut swaps) => {
+            let withdrawn = async {
+                while swaps.changed().await.is_ok() && !delivered.is_whole() {
+                    if let Err(withdrawn) = leg.still() {
+                        return withdrawn;
+                    }
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                biased;
+                outcome = exchange.as_mut() => outcome,
+                // What becomes of what has left is not known: it is not settled.
+                withdrawn = withdrawn => return Err(withdrawn),
             }
         }
-        std::future::pending().await
     };
-    tokio::select! {
-        biased;
-        outcome = exchange => outcome,
-        withdrawn = withdrawn => Err(withdrawn),
-    }
+    settle(write, &outcome);
+    outcome
 }
 
 /// The deadline is for the whole answer.
