@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
@@ -20,6 +20,7 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_util::future::FutureExt as _;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::TaskTracker;
 
@@ -144,11 +145,12 @@ impl Tasks {
         F: Future<Output = ()> + Send + 'static,
     {
         let shared = self.scope.shared.clone();
-        self.track(name, async move {
-            if let Err(panic) = AssertUnwindSafe(future).catch_unwind().await {
+        let ended = move |outcome: std::thread::Result<()>| {
+            if let Err(panic) = outcome {
                 shared.count_panic(name, &panic_message(panic.as_ref()));
             }
-        })
+        };
+        self.track(name, AssertUnwindSafe(future).catch_unwind().map(ended))
     }
 
     /// Runs `future`, whose end before shutdown, for whatever reason, cancels the whole program and is reported
@@ -158,8 +160,7 @@ impl Tasks {
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         let (shared, stop) = (self.scope.shared.clone(), self.scope.stop.clone());
-        self.track(name, async move {
-            let outcome = AssertUnwindSafe(future).catch_unwind().await;
+        let ended = move |outcome: std::thread::Result<anyhow::Result<()>>| {
             let reason = match outcome {
                 Ok(Ok(())) => "returned before shutdown".to_owned(),
                 Ok(Err(error)) => format!("{error:#}"),
@@ -178,7 +179,8 @@ impl Tasks {
             } else if reason != "returned before shutdown" {
                 tracing::warn!(task = name, error = reason, "task failed while stopping");
             }
-        })
+        };
+        self.track(name, AssertUnwindSafe(future).catch_unwind().map(ended))
     }
 
     /// Runs critical work, see [`Self::spawn_critical`], that may be dropped at any point: it is, once the set is cancelled.
@@ -186,11 +188,8 @@ impl Tasks {
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        let stop = self.token();
-        self.spawn_critical(
-            name,
-            async move { stop.run_until_cancelled(work).await.unwrap_or(Ok(())) },
-        )
+        let work = work.with_cancellation_token_owned(self.token());
+        self.spawn_critical(name, work.map(|ended| ended.unwrap_or(Ok(()))))
     }
 
     /// Resolves once tasks of this set shall end.
@@ -277,14 +276,12 @@ impl Tasks {
         registry.register("panics", "Panics caught in tasks and requests", panics);
     }
 
+    /// Combinators all the way: an async block has room for what it captured and once more for what it awaits.
     fn track(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let guard = self.scope.enter(name);
         let cut = self.scope.cut.clone();
-        let tracked = async move {
-            // Dropped after the future, also when the task is aborted: the scope is empty only when it is gone.
-            let _guard = guard;
-            let _ = cut.run_until_cancelled(future).await;
-        };
+        // Dropped after the future, also when the task is aborted: the scope is empty only when it is gone.
+        let tracked = future.with_cancellation_token_owned(cut).map(move |_| drop(guard));
         #[allow(clippy::disallowed_methods)] // the one place
         match &self.runtime {
             Some(runtime) => runtime.spawn(tracked).abort_handle(),
