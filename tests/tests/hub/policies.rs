@@ -278,7 +278,10 @@ async fn events_say(scene: &Scene, router: &mut Router, wanted: &[(&str, i32)]) 
         .map(|(reason, times)| ((*reason).to_owned(), *times))
         .collect();
     let what = format!("Events are {wanted:?}");
-    let told = eventually(&what, || async { (told_events(scene).await == wanted).then_some(()) });
+    let told = eventually(&what, || async {
+        let told = told_events(scene).await;
+        if told == wanted { Ok(()) } else { Err(told) }
+    });
     tokio::select! {
         () = told => {}
         () = router.follow_on() => {}

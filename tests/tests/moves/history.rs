@@ -175,6 +175,7 @@ async fn ledger(ground: &'static Ground, mut changes: Changes, stories: Stories,
                     shard: owner.shard.clone(),
                     revision,
                     fenced: owner.fenced,
+                    at,
                 };
                 if let Some(former) = former.filter(|former| owner.fenced && former.shard != owner.shard) {
                     // Full or ended: there is enough of it.

@@ -2,6 +2,10 @@
 //! and against what the writers were answered. Pure; its own tests are below.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Between the last router's word that it lets nothing more through and a grant that no fence guards.
+const DWELL: Duration = Duration::from_secs(5);
 
 /// A shard, and the number of one of its writes.
 pub(crate) type Author = (String, u64);
@@ -22,6 +26,8 @@ pub(crate) struct Grant {
     pub(crate) revision: u64,
     /// The member refuses what is of an earlier grant.
     pub(crate) fenced: bool,
+    /// When it was seen.
+    pub(crate) at: Instant,
 }
 
 /// One write, as the member has it.
@@ -50,6 +56,7 @@ pub(crate) struct Attempt {
     pub(crate) answer: Answer,
     /// Made without knowing the count, by a stale cache: it says nothing of the count.
     pub(crate) blind: bool,
+    pub(crate) asked: Instant,
 }
 
 /// A time during which writes of one shard are in order, in revisions of the member.
@@ -62,6 +69,8 @@ struct Span<'a> {
     seen: u64,
     /// Not after the next owner's grant was seen.
     up_to: u64,
+    /// What was asked by then may come later: no fence guards the next owner from it, and it left before its router let go.
+    late_if_asked_by: Option<Instant>,
 }
 
 /// Something that is wrong, and by which revision of the member that is; zero if by none.
@@ -74,7 +83,7 @@ pub(crate) fn judge(
     writes: &[Write],
     attempts: &BTreeMap<Author, Attempt>,
 ) -> Vec<Finding> {
-    let mut wrong = foreign(&spans(asks, grants), writes);
+    let mut wrong = foreign(&spans(asks, grants), writes, attempts);
     wrong.extend(miscounted(writes, attempts));
     wrong.extend(lost(writes, attempts));
     wrong
@@ -84,8 +93,8 @@ pub(crate) fn judge(
 /// nobody. The first grant was before all of them.
 fn spans<'a>(asks: &'a [Ask], grants: &'a [Grant]) -> Vec<Span<'a>> {
     let mut asks = asks.iter();
-    let ends = grants.iter().skip(1).map(|next| next.revision).chain([u64::MAX]);
-    let spans = grants.iter().zip(ends).enumerate().map(|(number, (grant, up_to))| {
+    let next = grants.iter().skip(1).map(Some).chain([None]);
+    let spans = grants.iter().zip(next).enumerate().map(|(number, (grant, next))| {
         let ask = if number == 0 {
             None
         } else {
@@ -95,7 +104,10 @@ fn spans<'a>(asks: &'a [Ask], grants: &'a [Grant]) -> Vec<Span<'a>> {
             shard: &grant.shard,
             after: ask.map_or(0, |ask| ask.revision),
             seen: grant.revision,
-            up_to,
+            up_to: next.map_or(u64::MAX, |next| next.revision),
+            late_if_asked_by: next
+                .filter(|next| !next.fenced)
+                .and_then(|next| next.at.checked_sub(DWELL)),
         }
     });
     spans.collect()
@@ -103,7 +115,7 @@ fn spans<'a>(asks: &'a [Ask], grants: &'a [Grant]) -> Vec<Span<'a>> {
 
 /// Writes of who was not the owner. Spans overlap by the time between a grant and its being seen: once the next owner has written,
 /// the one before is over.
-fn foreign(spans: &[Span<'_>], writes: &[Write]) -> Vec<Finding> {
+fn foreign(spans: &[Span<'_>], writes: &[Write], attempts: &BTreeMap<Author, Attempt>) -> Vec<Finding> {
     let mut wrong = Vec::new();
     let mut now = 0;
     for write in writes {
@@ -112,6 +124,16 @@ fn foreign(spans: &[Span<'_>], writes: &[Write]) -> Vec<Finding> {
         };
         if let Some(further) = spans.iter().skip(now).position(may) {
             now += further;
+            continue;
+        }
+        let asked = attempts.get(&write.author).map(|attempt| attempt.asked);
+        let may_be_late = |span: &Span<'_>| {
+            let until = span
+                .late_if_asked_by
+                .filter(|_| span.shard == write.author.0 && span.after < write.revision);
+            until.zip(asked).is_some_and(|(until, asked)| asked <= until)
+        };
+        if spans.iter().any(may_be_late) {
             continue;
         }
         let mut before = spans.iter().rev();
@@ -187,6 +209,7 @@ mod tests {
             shard: (*shard).to_owned(),
             revision: *revision,
             fenced: true,
+            at: Instant::now(),
         };
         all.iter().map(grant).collect()
     }
@@ -202,6 +225,7 @@ mod tests {
         let attempt = Attempt {
             answer: Answer::Taken,
             blind: false,
+            asked: Instant::now(),
         };
         let attempts = writes.iter().map(|write| (write.author.clone(), attempt)).collect();
         (writes, attempts)
@@ -238,6 +262,25 @@ mod tests {
     }
 
     #[test]
+    fn without_a_fence_only_what_left_before_may_be_late() {
+        let (writes, mut attempts) = writes(&[("a", 5), ("b", 20), ("a", 21), ("b", 22)]);
+        let asked = asks(&[("b", 10)]);
+        let mut granted = grants(&[("a", 1), ("b", 19)]);
+        let late = attempts.get(&writes[2].author).unwrap().asked;
+        for (what, fenced, since, findings) in [
+            ("it left long before", false, DWELL, 0),
+            ("it was asked after its router let go", false, DWELL / 2, 1),
+            ("the member refuses it", true, DWELL * 2, 1),
+        ] {
+            (granted[1].fenced, granted[1].at) = (fenced, late + since);
+            assert_eq!(judge(&asked, &granted, &writes, &attempts).len(), findings, "{what}");
+        }
+        attempts.clear();
+        granted[1].fenced = false;
+        assert!(!judge(&asked, &granted, &writes, &attempts).is_empty(), "nobody's");
+    }
+
+    #[test]
     fn answers_and_counts_are_true() {
         let granted = grants(&[("a", 1)]);
         let judged = |change: fn(&mut Vec<Write>, &mut BTreeMap<Author, Attempt>)| {
@@ -251,7 +294,11 @@ mod tests {
         assert_eq!(judged(|writes, _| drop(writes.pop())), 1, "a lost one");
         assert_eq!(judged(|writes, _| writes[1].count = Some(3)), 1, "a jump");
         assert_eq!(judged(|writes, _| writes[1].count = Some(1)), 1, "an overwritten one");
-        let answer = |answer| Attempt { answer, blind: false };
+        let answer = |answer| Attempt {
+            answer,
+            blind: false,
+            asked: Instant::now(),
+        };
         let mut all = BTreeMap::from([(author(), answer(Answer::Refused))]);
         let (writes, _) = writes(&[("a", 5), ("a", 6)]);
         assert_eq!(lost(&writes[1..], &all).len(), 1, "refused, and yet written");

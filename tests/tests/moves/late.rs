@@ -82,8 +82,11 @@ async fn run(
         lines.push(Line {
             author,
             namespace: former.namespace,
-            asked,
-            attempt: Attempt { answer, blind: true },
+            attempt: Attempt {
+                answer,
+                blind: true,
+                asked,
+            },
             said,
         });
     }

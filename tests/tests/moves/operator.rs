@@ -41,7 +41,6 @@ const REST: Duration = HELD_UP_MOST
 pub(crate) struct Line {
     pub(crate) author: Author,
     pub(crate) namespace: &'static str,
-    pub(crate) asked: Instant,
     pub(crate) attempt: Attempt,
     /// Of an answer that is not plain.
     pub(crate) said: String,
@@ -224,8 +223,7 @@ impl Worker {
         self.shared.lines.lock().push(Line {
             author: self.author(number),
             namespace: self.namespace,
-            asked,
-            attempt: Attempt { answer, blind },
+            attempt: Attempt { answer, blind, asked },
             said,
         });
         if answer == Answer::Unknown {

@@ -87,9 +87,14 @@ impl Log {
                 .map_or("a mark".to_owned(), |count| format!("count {count}"));
             let mut text = format!("{} {what} by {}", since(*at), told(&write.author));
             if let Some(line) = known.get(&write.author) {
-                let Attempt { answer, blind } = line.attempt;
+                let Attempt { answer, blind, .. } = line.attempt;
                 let blind = if blind { ", blind" } else { "" };
-                let _ = write!(text, ", asked {}, {answer:?}{blind} {}", since(line.asked), line.said);
+                let _ = write!(
+                    text,
+                    ", asked {}, {answer:?}{blind} {}",
+                    since(line.attempt.asked),
+                    line.said
+                );
             }
             all.push((write.revision, text));
         }
