@@ -42,6 +42,7 @@ mod writers;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing::subscriber::NoSubscriber;
 
 use crate::args::RunArgs;
 
@@ -65,6 +66,8 @@ enum Command {
 
 fn main() -> ExitCode {
     portolan_runtime::tls::install_crypto_provider();
+    // Without any, each span of hyper and h2 is told to `log`, which nobody hears: forwarder and backend would pay for it.
+    let _ = tracing::subscriber::set_global_default(NoSubscriber::new());
     let args = Args::parse();
     match start(args) {
         Ok(()) => ExitCode::SUCCESS,

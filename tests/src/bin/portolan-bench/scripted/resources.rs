@@ -12,10 +12,12 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use portolan_crds::labels::GATEWAY_ACCOUNT;
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
+use rand::distr::{Alphanumeric, SampleString as _};
 use serde_json::json;
 
 use super::PERSON;
 use crate::hub::TTL;
+use crate::peers::lanes::TOKEN_BYTES;
 
 /// The first member: home of the callers, and primary.
 pub(crate) const CLUSTER: &str = "bench";
@@ -225,7 +227,7 @@ fn member(number: usize, members: &Members<'_>) -> Vec<Body> {
         Body::MemberIdentity(identity),
         Body::Coverage(coverage(&cluster)),
         Body::Ownership(ownership(&cluster, &shard, vec![cluster.clone()])),
-        Body::Credential(credential(&cluster, "bench")),
+        Body::Credential(credential(&cluster, &gateway_token())),
     ]
 }
 
@@ -247,6 +249,11 @@ fn coverage(cluster: &str) -> v1::Coverage {
         kinds: vec![pods],
         unconfirmed: Vec::new(),
     }
+}
+
+/// As long as what agents mint: it is sent whole with each request.
+fn gateway_token() -> String {
+    Alphanumeric.sample_string(&mut rand::rng(), TOKEN_BYTES)
 }
 
 /// As whom the router asks a member.
