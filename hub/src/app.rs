@@ -24,7 +24,7 @@ use crate::args::Config;
 use crate::bootstrap::Tokens;
 use crate::ca::{self, Authorities, Roots};
 use crate::children::ChildWriter;
-use crate::compile::State;
+use crate::compile::{Memo, State};
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::finalize::Finalizers;
@@ -158,6 +158,7 @@ impl Parts {
             worlds: self.worlds.clone(),
             reborn: false,
             confirmed: Instant::now(),
+            memo: Memo::default(),
         };
         self.tasks
             .spawn_service("distribute", async { Ok(distributor.run(stored).await?) });

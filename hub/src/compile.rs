@@ -25,6 +25,7 @@ mod fence;
 mod ledger;
 mod locks;
 mod members;
+mod memo;
 mod policies;
 mod reference;
 mod roots;
@@ -35,12 +36,13 @@ mod tests;
 mod wanted;
 
 pub(crate) use agent_config::{AgentOrders, selector_of_root};
-use arbitrate::Given;
-pub(crate) use arbitrate::{Contested, Verdict, some_of};
+pub(crate) use arbitrate::{Contested, Given, Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use fence::hindrance;
-pub(crate) use ledger::{Entry, Holdings, Ledger, LockUsersAway, Released};
+pub(crate) use ledger::{Entry, Ledger, LockUsersAway, Released};
 pub(crate) use locks::{LockNews, place as lock_place};
+use members::{Thumbprints, Unconfirmed};
+pub(crate) use memo::Memo;
 pub(crate) use policies::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, SharedLimit, Standing, Supply};
 use reference::Earlier;
 pub(crate) use reference::{Compiled, Ref};
@@ -67,7 +69,7 @@ pub(crate) struct State {
 }
 
 /// A spec in force.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Accepted {
     /// UID of the object: one that is made anew under the same name starts anew.
     pub(crate) uid: String,
@@ -77,8 +79,16 @@ pub(crate) struct Accepted {
     pub(crate) lock: LockInForce,
 }
 
+impl PartialEq for Accepted {
+    fn eq(&self, other: &Self) -> bool {
+        // Most are compared with themselves, run by run.
+        let same_spec = || Arc::ptr_eq(&self.spec, &other.spec) || self.spec == other.spec;
+        self.generation == other.generation && self.uid == other.uid && self.lock == other.lock && same_spec()
+    }
+}
+
 /// The outcome of one run.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct World {
     pub(crate) state: State,
     pub(crate) resources: BTreeMap<Ref, Compiled>,
@@ -98,6 +108,9 @@ pub(crate) struct World {
     pub(crate) agent_configs: BTreeMap<String, AgentOrders>,
     /// What is of one router and no other, by its name: its tokens.
     pub(crate) credentials: BTreeMap<String, BTreeMap<Ref, Compiled>>,
+    /// For the next world, of which members nothing has changed: no part of the outcome.
+    pub(crate) thumbprints: Arc<Thumbprints>,
+    pub(crate) unconfirmed: BTreeMap<String, Unconfirmed>,
 }
 
 impl World {
@@ -232,14 +245,16 @@ impl Decided {
     }
 }
 
-/// Who has which pair from now on, and which specs are in force. `now`: when what leaves a shard leaves it.
-pub(crate) fn decide(
-    facts: &Facts,
-    settings: &Settings,
-    before: &State,
-    released: &Released,
-    now: Timestamp,
-) -> Decided {
+/// Who has which pair from now on, and which specs are in force. `memo`: what the run before found out, which changes nothing but
+/// how long this one takes.
+pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
+    let Given {
+        facts,
+        settings,
+        before,
+        released,
+        now,
+    } = given;
     let run = before.run + 1;
     let moved_on = before.hands_locks_over().then(|| {
         let mut moved_on = before.clone();
@@ -251,19 +266,12 @@ pub(crate) fn decide(
     ledger.outdate_forced(facts);
     ledger.free(facts, released, now);
     ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
-    let outcome = arbitrate::arbitrate(
-        Given {
-            facts,
-            settings,
-            before,
-            released,
-            now,
-        },
-        &ledger,
-    );
-    ledger.settle(facts, &outcome.claims, (run, now));
-    ledger.fence(facts, released, run);
-    ledger.forget(facts);
+    let found = ledger.clone();
+    let outcome = arbitrate::arbitrate(Given { before, ..given }, &found, memo);
+    ledger.settle(facts, (&outcome.claims, &outcome.judged), (run, now));
+    ledger.fence(facts, released, (run, &outcome.judged));
+    ledger.forget(facts, &outcome.judged);
+    memo.judgements.note(facts, &outcome.judged, (&found, &ledger));
     let state = State {
         run,
         incarnation: before.incarnation.clone(),

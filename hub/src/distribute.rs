@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tracing::Span;
 
 use crate::acks::Acks;
-use crate::compile::{Decided, Released, State, World, decide, render};
+use crate::compile::{Decided, Given, Memo, Released, State, World, decide, render};
 use crate::index::Index;
 use crate::ledger::{self, LedgerError, Store};
 use crate::metrics::Metrics;
@@ -100,6 +100,7 @@ pub(crate) struct Distributor {
     pub(crate) reborn: bool,
     /// When it was last confirmed that the ledger is this hub's still.
     pub(crate) confirmed: Instant,
+    pub(crate) memo: Memo,
 }
 
 impl Distributor {
@@ -154,7 +155,7 @@ impl Distributor {
             }
             self.publish_again(&mut decided, &mut state);
             let locks_stay = !released.away.is_nobody() || !released.locks_are_handed_over;
-            let waiting = !state.ledger.releasing().is_empty()
+            let waiting = state.ledger.is_releasing()
                 || state.ledger.awaits_epochs()
                 || state.ledger.is_withholding()
                 || state.hands_locks_over()
@@ -209,9 +210,17 @@ impl Distributor {
         if self.ledger.view_revision() > before.ledger.view_revision() {
             Arc::make_mut(&mut before.ledger).skip_to(self.ledger.view_revision());
         }
-        let mut next = self
-            .index
-            .read(|facts| decide(facts, &self.settings, &before, released, Timestamp::now()));
+        let (settings, memo) = (&self.settings, &mut self.memo);
+        let mut next = self.index.read(|facts| {
+            let given = Given {
+                facts,
+                settings,
+                before: &before,
+                released,
+                now: Timestamp::now(),
+            };
+            decide(given, memo)
+        });
         next.state.cursor_format = self.acks.cursor_format(before.cursor_format);
         let known = before.ledger.view_revision();
         if self.is_set_back(&before.incarnation, known) {

@@ -21,11 +21,13 @@ use portolan_wire::v1;
 
 mod objects;
 mod policies;
+mod stamped;
 
 pub(crate) use objects::{Counts, counted};
 pub(crate) use policies::{
     FaultsStopped, PolicyInForce, PolicyKind, PolicyName, PolicyObject, PolicySpec, PolicyStatus, RuleNames, Selection,
 };
+pub(crate) use stamped::Stamped;
 
 /// All facts. Keys of members, agents and pins are names of member clusters, those of routers the routers' names.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -38,7 +40,7 @@ pub(crate) struct Facts {
     /// All faults are stopped.
     pub(crate) faults_stopped: Option<FaultsStopped>,
     pub(crate) routers: BTreeMap<String, RouterObject>,
-    pub(crate) pins: BTreeMap<String, Pin>,
+    pub(crate) pins: Stamped<BTreeMap<String, Pin>>,
     pub(crate) agents: BTreeMap<String, AgentReport>,
     /// Members of whose labels their agents have not spoken for so long that what they said last does not count.
     pub(crate) silent: BTreeSet<String>,
@@ -144,7 +146,7 @@ pub(crate) struct AgentReport {
     pub(crate) left: Option<Instant>,
     pub(crate) version: String,
     pub(crate) kubernetes_version: String,
-    pub(crate) namespaces: Option<BTreeMap<String, Namespace>>,
+    pub(crate) namespaces: Stamped<Option<BTreeMap<String, Namespace>>>,
     /// When namespaces were heard of that were made of late, or anew: whether what was made in them before they had their
     /// labels has its own shows in the next words on coverage.
     pub(crate) settling: BTreeMap<String, Instant>,
@@ -172,11 +174,21 @@ pub(crate) struct AgentReport {
     /// What is wrong with the member's admission policies; empty: nothing.
     pub(crate) policies: String,
     /// How far the orders to fence namespaces are, by namespace.
-    pub(crate) fences: BTreeMap<String, v1::FenceState>,
+    pub(crate) fences: Stamped<BTreeMap<String, v1::FenceState>>,
     /// What was doubtful about the last fence that was told to be closed, although there was a Namespace.
     pub(crate) fence_doubt: Option<String>,
     /// Why a signing key of it that was proven is not taken.
     pub(crate) refused_key: Option<String>,
+}
+
+/// What the ledger of a member's pairs is moved on by. Where it is the same, it is moved on in the same way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OfPairs {
+    is_member: bool,
+    can_fence: Option<bool>,
+    /// Stamps.
+    inventory: Option<u64>,
+    fences: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -268,6 +280,23 @@ impl Facts {
         let object = self.shards.get(shard);
         let forced = object.and_then(|object| object.forced.as_ref()?.as_ref().ok());
         forced.is_some_and(|forced| forced.pairs.contains(pair))
+    }
+
+    /// What the ledger of a member's pairs is moved on by.
+    pub(crate) fn of_pairs(&self, cluster: &str) -> OfPairs {
+        let agent = self.agents.get(cluster);
+        OfPairs {
+            is_member: self.members.contains_key(cluster),
+            can_fence: self.can_fence(cluster),
+            inventory: self.inventory_stamp(cluster),
+            fences: agent.map(|agent| agent.fences.stamp()),
+        }
+    }
+
+    /// The stamp of the last known inventory of a member; `None`: as [`Facts::inventory`].
+    pub(crate) fn inventory_stamp(&self, cluster: &str) -> Option<u64> {
+        let namespaces = &self.agents.get(cluster)?.namespaces;
+        namespaces.is_some().then(|| namespaces.stamp())
     }
 
     /// The last known inventory of a member; `None` while its agent has not reported one to this process.

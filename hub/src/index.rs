@@ -296,10 +296,10 @@ impl Facts {
     }
 
     pub(crate) fn set_pins(&mut self, pins: BTreeMap<String, Pin>) -> Change {
-        if self.pins == pins {
+        if *self.pins == pins {
             return Change::Nothing;
         }
-        self.pins = pins;
+        self.pins = pins.into();
         Change::Compile
     }
 }

@@ -19,7 +19,7 @@ use self::policies::Common;
 use self::policy_events::PolicyEvents;
 use self::presence::Presences;
 use crate::acks::{Acks, RouterState};
-use crate::compile::{Holdings, Standing, World};
+use crate::compile::{Standing, World};
 use crate::distribute::Worlds;
 use crate::facts::Facts;
 use crate::index::Index;
@@ -70,7 +70,6 @@ struct Sources<'a> {
     world: &'a World,
     routers: &'a Routers,
     /// What each shard has in `world`.
-    holdings: &'a Holdings<'a>,
     now: Timestamp,
 }
 
@@ -172,7 +171,6 @@ impl StatusWriter {
             return Vec::new();
         };
         let routers = &self.acks.read(Clone::clone);
-        let holdings = &world.state.ledger.holdings();
         let (index, now) = (self.index.clone(), Timestamp::now());
         let objects = index.read(|facts| {
             self.keep(facts);
@@ -192,7 +190,6 @@ impl StatusWriter {
                     facts,
                     world: &world,
                     routers,
-                    holdings,
                     now,
                 };
                 let wanted = some.iter().filter_map(|object| self.wanted(sources, object));
@@ -205,7 +202,6 @@ impl StatusWriter {
                 facts,
                 world: &world,
                 routers,
-                holdings,
                 now,
             })
         });

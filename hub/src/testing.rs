@@ -36,7 +36,7 @@ use crate::access::AccessReviewer;
 use crate::acks::Acks;
 use crate::bootstrap::{Tokens, key_hash};
 use crate::ca::{self, Authorities, Roots};
-use crate::compile::State;
+use crate::compile::{Memo, State};
 use crate::distribute::{Distributor, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::index::Index;
@@ -443,6 +443,7 @@ pub(crate) async fn distributor(
         worlds: worlds.clone(),
         reborn: false,
         confirmed: Instant::now(),
+        memo: Memo::default(),
     };
     (distributor, stored)
 }

@@ -14,18 +14,19 @@ use super::{Accepted, Ref, Scope, World, fence};
 use crate::facts::Facts;
 use crate::settings::Settings;
 
-/// What one agent is told. The routers are mostly the same for all members, and many: they are shared until it is sent.
+/// What one agent is told. The routers are mostly the same for all members, and many, and the rest is mostly as it was in the world
+/// before: both are shared until they are sent.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentOrders {
     /// All but the routers.
-    rest: v1::AgentConfig,
+    rest: Arc<v1::AgentConfig>,
     routers: Arc<v1::Routers>,
 }
 
 impl PartialEq for AgentOrders {
     fn eq(&self, other: &Self) -> bool {
-        let same = || Arc::ptr_eq(&self.routers, &other.routers) || self.routers == other.routers;
-        self.rest == other.rest && same()
+        let same = Arc::ptr_eq(&self.routers, &other.routers) || self.routers == other.routers;
+        same && (Arc::ptr_eq(&self.rest, &other.rest) || self.rest == other.rest)
     }
 }
 
@@ -33,7 +34,7 @@ impl AgentOrders {
     pub(crate) fn to_wire(&self) -> v1::AgentConfig {
         v1::AgentConfig {
             routers: Some(v1::Routers::clone(&self.routers)),
-            ..self.rest.clone()
+            ..v1::AgentConfig::clone(&self.rest)
         }
     }
 
@@ -63,14 +64,23 @@ pub(super) fn render(
     let members = facts.members.iter().filter(|(_, member)| member.accept);
     members
         .map(|(cluster, _)| {
-            let rest = v1::AgentConfig {
+            let (selectors, fences) = (
+                callers.selectors(cluster),
+                fence::orders(facts, &world.state.ledger, cluster),
+            );
+            let told = earlier.0.and_then(|world| world.agent_configs.get(cluster));
+            let same = told.map(|told| &told.rest).filter(|rest| {
+                rest.labelled_kinds == kinds && rest.caller_selectors == selectors && rest.fences == fences
+            });
+            let make = || v1::AgentConfig {
                 label_prefix: settings.keys.prefix().to_owned(),
                 bucketing: Some(settings.bucketing.into()),
                 labelled_kinds: kinds.clone(),
-                caller_selectors: callers.selectors(cluster),
+                caller_selectors: selectors.clone(),
                 routers: None,
-                fences: fence::orders(facts, &world.state.ledger, cluster),
+                fences: fences.clone(),
             };
+            let rest = same.cloned().unwrap_or_else(|| Arc::new(make()));
             let routers = who_acts_in(cluster, &routers, &mut acting, earlier);
             (cluster.clone(), AgentOrders { rest, routers })
         })

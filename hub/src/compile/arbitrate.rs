@@ -8,7 +8,7 @@
 //! A root owns nothing: it is judged for all of its children, which then are not refused one by one (`family`).
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -16,7 +16,8 @@ use portolan_crds::ledger::SPEC_BYTES_MAX;
 use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
 
 use self::draft::{Draft, Drafting};
-use super::ledger::{Claims, Ledger, Released};
+use super::ledger::{Claims, Clusters, Ledger, Released};
+use super::memo::Memo;
 use super::roots::{Attempts, Children, Generator, roots};
 use super::wanted::{Known, Wanted};
 use super::{Accepted, State};
@@ -25,9 +26,13 @@ use crate::settings::Settings;
 
 mod draft;
 mod family;
+mod judgements;
 mod kin;
 mod lease;
 mod members;
+
+use judgements::Contests;
+pub(super) use judgements::Judgements;
 
 /// Most pairs or problems named in one message; the rest is counted.
 const NAMED_MAX: usize = 10;
@@ -88,7 +93,10 @@ pub(super) struct Outcome {
     pub(super) roots: BTreeMap<ShardName, Children>,
     pub(super) attempts: Attempts,
     pub(super) verdicts: BTreeMap<ShardName, Verdict>,
+    /// Of the clusters that were judged.
     pub(super) claims: Claims,
+    /// What the last run left as it found it, and this one would too, is not among them.
+    pub(super) judged: Clusters,
 }
 
 /// A (cluster, namespace).
@@ -100,14 +108,15 @@ type Refused = BTreeMap<ShardName, Vec<Contested>>;
 
 /// What is decided by.
 #[derive(Clone, Copy)]
-pub(super) struct Given<'a> {
-    pub(super) facts: &'a Facts,
-    pub(super) settings: &'a Settings,
+pub(crate) struct Given<'a> {
+    pub(crate) facts: &'a Facts,
+    pub(crate) settings: &'a Settings,
     /// The state of the run before.
-    pub(super) before: &'a State,
+    pub(crate) before: &'a State,
     /// What routers let go of since.
-    pub(super) released: &'a Released,
-    pub(super) now: Timestamp,
+    pub(crate) released: &'a Released,
+    /// When what leaves a shard leaves it.
+    pub(crate) now: Timestamp,
 }
 
 /// Decides over all shards, oldest first.
@@ -115,8 +124,9 @@ pub(super) struct Given<'a> {
 /// Whether an owner lets go of a pair depends on whether its own new spec is accepted. So all new specs are taken for
 /// accepted first, and those that turn out to be refused stay so while the others are decided anew.
 ///
-/// `ledger` is that of the run before without what has been released since.
-pub(super) fn arbitrate(given: Given<'_>, ledger: &Ledger) -> Outcome {
+/// `ledger` is that of the run before without what has been released since. `memo` knows which clusters come to the same as in
+/// the last run.
+pub(super) fn arbitrate(given: Given<'_>, ledger: &Ledger, memo: &mut Memo) -> Outcome {
     let Given {
         facts,
         settings,
@@ -124,7 +134,7 @@ pub(super) fn arbitrate(given: Given<'_>, ledger: &Ledger) -> Outcome {
         now,
         ..
     } = given;
-    let homes = ledger.homes();
+    memo.asked.refresh(facts, ledger);
     let generator = Generator {
         facts,
         settings,
@@ -137,28 +147,31 @@ pub(super) fn arbitrate(given: Given<'_>, ledger: &Ledger) -> Outcome {
             facts,
             settings,
             ledger,
-            homes,
+            asked: &memo.asked,
+            noted: RefCell::default(),
         },
         generator,
         roots: roots(facts),
         given,
     };
     let drafts = drafting.drafts();
-    let queue = waiting(&drafts, &before.ledger);
-    let mut refused = Refused::new();
-    loop {
-        let mut pass = Pass::new(&drafts, ledger, queue.clone(), &refused);
-        for draft in &drafts {
-            pass.decide(draft);
-        }
-        if pass.refused_now.is_empty() {
-            family::finish(&mut pass.outcome, &drafts);
-            pass.outcome.attempts = drafting.generator.attempts.take();
-            return pass.outcome;
-        }
-        let newly = pass.refused_now;
-        refused.extend(newly);
-    }
+    let (attempts, noted) = (drafting.generator.attempts, drafting.known.noted.take());
+    let discarded = family::discarded(&drafts, &Refused::new());
+    let is_discarded = |name: &ShardName| discarded.contains(name);
+    let docket = memo.judgements.docket(given, ledger, &drafts, is_discarded);
+    let case = Case {
+        by_name: drafts.iter().map(|draft| (draft.name, draft)).collect(),
+        ledger,
+        judged: &docket.judged,
+        judgements: &memo.judgements,
+    };
+    let mut outcome = case.decide(&drafts, &before.ledger);
+    family::finish(&mut outcome, &drafts);
+    outcome.attempts = attempts.take();
+    outcome.judged.clone_from(&docket.judged);
+    memo.judgements.note_verdicts(docket, &outcome.verdicts);
+    memo.asked.by_shard = noted;
+    outcome
 }
 
 /// The rules that need no other object.
@@ -184,14 +197,41 @@ fn check(name: &ShardName, object: &ShardObject) -> Result<Arc<ShardingConfigSpe
     })
 }
 
+/// What is decided about, with all that does not change while it is.
+struct Case<'a> {
+    by_name: HashMap<&'a ShardName, &'a Draft<'a>>,
+    ledger: &'a Ledger,
+    /// Clusters that are judged anew.
+    judged: &'a Clusters,
+    /// What came of the others.
+    judgements: &'a Judgements,
+}
+
+impl<'a> Case<'a> {
+    /// Decides about all drafts in order, anew for as long as any is refused. `before`: the ledger of the run before.
+    fn decide(&'a self, drafts: &'a [Draft<'a>], before: &Ledger) -> Outcome {
+        let queue = waiting(drafts, before);
+        let mut refused = Refused::new();
+        loop {
+            let mut pass = Pass::new(self, drafts, queue.clone(), &refused);
+            for draft in drafts {
+                pass.decide(draft);
+            }
+            if pass.refused_now.is_empty() {
+                return pass.outcome;
+            }
+            let newly = pass.refused_now;
+            refused.extend(newly);
+        }
+    }
+}
+
 /// One pass over all drafts.
 struct Pass<'a> {
-    ledger: &'a Ledger,
+    case: &'a Case<'a>,
     refused: &'a Refused,
-    /// What each shard asks for, those refused by what they asked for before.
-    wants: BTreeMap<&'a ShardName, BTreeSet<Pair<'a>>>,
     /// The root of each child.
-    roots: BTreeMap<&'a ShardName, &'a ShardName>,
+    roots: HashMap<&'a ShardName, &'a ShardName>,
     /// Children that their root does not generate.
     discarded: BTreeSet<&'a ShardName>,
     /// What roots in force share out: no others' to claim, whether or not their children are there.
@@ -203,20 +243,13 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(drafts: &'a [Draft<'a>], ledger: &'a Ledger, queue: Queue<'a>, refused: &'a Refused) -> Self {
-        let discarded = family::discarded(drafts, refused);
-        let wants = drafts.iter().filter(|draft| !discarded.contains(draft.name));
-        let wants = wants.map(|draft| {
-            let wanted = draft.wants(refused.contains_key(draft.name));
-            (draft.name, wanted.into_iter().flat_map(Wanted::pairs).collect())
-        });
+    fn new(case: &'a Case<'a>, drafts: &'a [Draft<'a>], queue: Queue<'a>, refused: &'a Refused) -> Self {
         let roots = drafts.iter().filter_map(|draft| Some((draft.name, draft.kin.root()?)));
         Self {
-            ledger,
+            case,
             refused,
-            wants: wants.collect(),
             roots: roots.collect(),
-            discarded,
+            discarded: family::discarded(drafts, refused),
             reserved: Queue::new(),
             queue,
             refused_now: Refused::new(),
@@ -244,9 +277,9 @@ impl<'a> Pass<'a> {
                 verdict.conflicts = if let Some(conflicts) = refused {
                     conflicts.clone()
                 } else {
-                    let (conflicts, moving) = self.contested(name, wanted);
+                    let Contests { shared, moving } = self.contested(name, wanted);
                     awaited = Some((Arc::as_ptr(wanted), moving));
-                    conflicts
+                    shared
                 };
                 let judged = draft.settled || draft.kin.root().is_some();
                 if judged || verdict.conflicts.is_empty() {
@@ -276,7 +309,7 @@ impl<'a> Pass<'a> {
             } else {
                 let awaited = awaited.filter(|(of, _)| *of == Arc::as_ptr(wanted));
                 let awaited = awaited.map(|(_, moving)| moving);
-                verdict.awaited = awaited.unwrap_or_else(|| self.contested(name, wanted).1);
+                verdict.awaited = awaited.unwrap_or_else(|| self.contested(name, wanted).moving);
                 self.claim(name, wanted);
                 verdict.wanted.clone_from(wanted);
             }
@@ -289,7 +322,10 @@ impl<'a> Pass<'a> {
     /// that claimed it in this pass.
     fn before(&self, name: &ShardName, pair: Pair<'_>) -> Option<Holder<'_>> {
         let next = self.queue.get(&pair).copied().filter(|next| *next != name);
-        let owner = || self.ledger.get(pair.0, pair.1).and_then(|entry| entry.owner.as_ref());
+        let owner = || {
+            let entry = self.case.ledger.get(pair.0, pair.1);
+            entry.and_then(|entry| entry.owner.as_ref())
+        };
         let claimed = || self.outcome.claims.get(pair.0)?.get(pair.1);
         let reserved = || {
             self.reserved
@@ -298,7 +334,7 @@ impl<'a> Pass<'a> {
                 .filter(|root| !self.are_kin(name, root))
         };
         match next.or_else(owner) {
-            None if self.ledger.is_withholding() => Some(Holder::Unknown),
+            None if self.case.ledger.is_withholding() => Some(Holder::Unknown),
             known => {
                 let other = known.or_else(claimed).or_else(reserved);
                 let other = other.filter(|owner| *owner != name);
@@ -318,27 +354,46 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The pairs that `name` wants and others have: those that they go on wanting, and those that they let go of.
-    fn contested(&self, name: &ShardName, wanted: &Wanted) -> (Vec<Contested>, Vec<Contested>) {
-        let all = wanted.pairs().filter_map(|pair| {
-            let holder = self.before(name, pair)?;
-            let shared = self.is_kept(name, pair, holder);
-            let contested = Contested {
-                pair: format!("{}/{}", pair.0, pair.1),
-                owner: match holder {
-                    Holder::Shard(owner) => Some(owner.clone()),
-                    Holder::Unknown => None,
-                },
-            };
-            Some((contested, shared))
-        });
-        let (shared, moving): (Vec<_>, Vec<_>) = all.partition(|(_, shared)| *shared);
-        let strip = |pairs: Vec<(Contested, bool)>| pairs.into_iter().map(|(contested, _)| contested).collect();
-        (strip(shared), strip(moving))
+    /// The pairs that `name` wants and others have.
+    fn contested(&self, name: &ShardName, wanted: &Wanted) -> Contests {
+        let mut contests = Contests::default();
+        for member in &wanted.members {
+            if !self.case.judged.contains(&member.cluster) {
+                let known = self.case.judgements.contests_in(name, &member.cluster);
+                contests.shared.extend(known.shared);
+                contests.moving.extend(known.moving);
+                continue;
+            }
+            for namespace in &member.namespaces {
+                let pair = (member.cluster.as_str(), namespace.as_str());
+                let Some(holder) = self.before(name, pair) else {
+                    continue;
+                };
+                let contested = Contested {
+                    pair: format!("{}/{}", pair.0, pair.1),
+                    owner: match holder {
+                        Holder::Shard(owner) => Some(owner.clone()),
+                        Holder::Unknown => None,
+                    },
+                };
+                if self.is_kept(name, pair, holder) {
+                    contests.shared.push(contested);
+                } else {
+                    contests.moving.push(contested);
+                }
+            }
+        }
+        contests
     }
 
     fn wants(&self, name: &ShardName, pair: Pair<'_>) -> bool {
-        self.wants.get(name).is_some_and(|wants| wants.contains(&pair))
+        let draft = self
+            .case
+            .by_name
+            .get(name)
+            .filter(|draft| !self.discarded.contains(draft.name));
+        let wanted = draft.and_then(|draft| draft.wants(self.refused.contains_key(name)));
+        wanted.is_some_and(|wanted| wanted.has(pair))
     }
 
     /// Whether a pair that a child lets go of is another one's of its root, or the root's, and not `name`'s.
@@ -353,14 +408,16 @@ impl<'a> Pass<'a> {
     }
 
     fn reserve(&mut self, name: &'a ShardName, wanted: &'a Wanted) {
-        for pair in wanted.pairs() {
+        let pairs = wanted.pairs_in(|cluster| self.case.judged.contains(cluster));
+        for pair in pairs {
             self.reserved.entry(pair).or_insert(name);
         }
     }
 
     /// Claims what nobody else has and queues for what is being let go of.
     fn claim(&mut self, name: &'a ShardName, wanted: &'a Wanted) {
-        for member in &wanted.members {
+        let judged = self.case.judged;
+        for member in wanted.members.iter().filter(|member| judged.contains(&member.cluster)) {
             let cluster = member.cluster.as_str();
             let mut claimed = Vec::with_capacity(member.namespaces.len());
             for namespace in &member.namespaces {
@@ -390,9 +447,13 @@ impl<'a> Pass<'a> {
 /// from them, and the moment it is free it is theirs.
 fn waiting<'a>(drafts: &'a [Draft<'a>], ledger: &Ledger) -> Queue<'a> {
     let mut queue = Queue::new();
+    let releasing: HashSet<_> = ledger.clusters_where(|pairs| pairs.is_releasing).into_iter().collect();
+    if releasing.is_empty() {
+        return queue;
+    }
     // Roots have nothing.
     for draft in drafts.iter().filter(|draft| !draft.may_be_root()) {
-        for pair in draft.surely_wants() {
+        for pair in draft.surely_wants(|cluster| releasing.contains(cluster)) {
             let entry = ledger.get(pair.0, pair.1);
             let released_by_another =
                 entry.is_some_and(|entry| entry.releasing_since.is_some() && entry.owner.as_ref() != Some(draft.name));

@@ -11,7 +11,7 @@ use portolan_crds::ledger::PairFence;
 use portolan_wire::protocol::MAX_FENCES;
 use portolan_wire::v1;
 
-use super::ledger::{Entry, Ledger, Released};
+use super::ledger::{Clusters, Entry, Ledger, Released};
 use crate::facts::Facts;
 
 impl Entry {
@@ -58,6 +58,36 @@ impl Entry {
         true
     }
 
+    /// Moves the fence of a pair that has an owner on.
+    fn move_fence(&mut self, facts: &Facts, released: &Released, (cluster, namespace, run): (&str, &str, u64)) {
+        let can = facts.can_fence(cluster);
+        let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
+        if self.releasing_since.is_some() {
+            // It was made anew, and while nobody knew of it writes to it may have said nothing.
+            let is_anew = known.is_some_and(|known| known.epoch.is_none());
+            self.fence.whole &= !is_anew;
+            self.become_whole(is_anew, released, run);
+            return;
+        }
+        let beyond = known
+            .and_then(|known| known.epoch)
+            .filter(|epoch| *epoch > self.owner_count);
+        if let Some(beyond) = beyond.filter(|_| can == Some(true)) {
+            self.owner_count = beyond + 1;
+        }
+        let elsewhere = known.is_some_and(|known| known.epoch != Some(self.owner_count));
+        if self.is_fenced() && (can == Some(false) || elsewhere) {
+            self.fence = PairFence::default();
+        } else if !self.is_fenced() && can == Some(true) && !elsewhere {
+            let there = known.is_some() && facts.is_fenced(cluster, namespace, self.owner_count);
+            if there {
+                self.fence.epoch = self.owner_count;
+                self.fence.whole = false;
+            }
+        }
+        self.become_whole(false, released, run);
+    }
+
     /// Makes the fence whole once every router has heard that writes are to say their epoch, those that said none until then, too. `is_anew`: they may
     /// say none again.
     fn become_whole(&mut self, is_anew: bool, released: &Released, run: u64) {
@@ -81,58 +111,35 @@ impl Ledger {
         });
         for (shard, forced) in named {
             for (cluster, namespace, epoch) in &forced.pairs {
-                let entry = self.get_mut(cluster, namespace);
-                let held = entry.filter(|entry| entry.owner.as_ref() == Some(shard) && entry.releasing_since.is_none());
-                if let Some(entry) = held.filter(|entry| entry.owner_count == *epoch) {
-                    entry.owner_count += 1;
-                    entry.fence.whole = false;
+                let is_held = |entry: &Entry| {
+                    entry.owner.as_ref() == Some(shard)
+                        && entry.releasing_since.is_none()
+                        && entry.owner_count == *epoch
+                };
+                if self.get(cluster, namespace).is_some_and(is_held) {
+                    self.change(cluster, |entries| {
+                        if let Some(entry) = entries.get_mut(namespace) {
+                            entry.owner_count += 1;
+                            entry.fence.whole = false;
+                        }
+                    });
                 }
             }
         }
     }
 
-    /// Whether it is waited for routers to hear that their writes are to say their epoch.
-    pub(crate) fn awaits_epochs(&self) -> bool {
-        let mut entries = self.clusters().flat_map(|cluster| self.in_cluster(cluster));
-        entries.any(|(_, entry)| entry.saying_since.is_some())
-    }
-
     /// Writes say their epoch where the member goes by it, and say none where it does not any more: its right was taken, or the
     /// Namespace was made anew and has no annotation yet. Where the member goes by a later epoch, as after the ledger was lost, a
-    /// later one begins.
+    /// later one begins. Of the `judged` clusters.
     ///
     /// A router says no epoch before it has heard that it is to: once all have heard it, what says none has ended.
-    pub(super) fn fence(&mut self, facts: &Facts, released: &Released, run: u64) {
-        for (cluster, namespace, entry) in self.entries_mut() {
-            if entry.owner.is_none() {
-                continue;
-            }
-            let can = facts.can_fence(cluster);
-            let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
-            if entry.releasing_since.is_some() {
-                // It was made anew, and while nobody knew of it writes to it may have said nothing.
-                let is_anew = known.is_some_and(|known| known.epoch.is_none());
-                entry.fence.whole &= !is_anew;
-                entry.become_whole(is_anew, released, run);
-                continue;
-            }
-            let beyond = known
-                .and_then(|known| known.epoch)
-                .filter(|epoch| *epoch > entry.owner_count);
-            if let Some(beyond) = beyond.filter(|_| can == Some(true)) {
-                entry.owner_count = beyond + 1;
-            }
-            let elsewhere = known.is_some_and(|known| known.epoch != Some(entry.owner_count));
-            if entry.is_fenced() && (can == Some(false) || elsewhere) {
-                entry.fence = PairFence::default();
-            } else if !entry.is_fenced() && can == Some(true) && !elsewhere {
-                let there = known.is_some() && facts.is_fenced(cluster, namespace, entry.owner_count);
-                if there {
-                    entry.fence.epoch = entry.owner_count;
-                    entry.fence.whole = false;
+    pub(super) fn fence(&mut self, facts: &Facts, released: &Released, (run, judged): (u64, &Clusters)) {
+        for cluster in judged {
+            self.change(cluster, |entries| {
+                for (namespace, entry) in entries.iter_mut().filter(|(_, entry)| entry.owner.is_some()) {
+                    entry.move_fence(facts, released, (cluster, namespace, run));
                 }
-            }
-            entry.become_whole(false, released, run);
+            });
         }
     }
 }
@@ -140,7 +147,8 @@ impl Ledger {
 /// What the agent of `cluster` is to fence, first what others wait for.
 pub(super) fn orders(facts: &Facts, ledger: &Ledger, cluster: &str) -> Vec<v1::FenceOrder> {
     let can = facts.can_fence(cluster);
-    if can == Some(false) {
+    let may_be_open = ledger.shared(cluster).is_some_and(|pairs| pairs.may_want_fences());
+    if can == Some(false) || !may_be_open {
         return Vec::new();
     }
     let order = |namespace: &str, epoch| v1::FenceOrder {

@@ -5,6 +5,7 @@
 //! takes the next *view revision*; what left is kept for a day. Callers: `arbitrate` asks, `compile` moves it on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use portolan_crds::ShardName;
@@ -16,21 +17,27 @@ use crate::facts::{Facts, PairEpoch};
 mod departures;
 mod durable;
 mod holdings;
+mod pairs;
 
 use departures::Departures;
-pub(crate) use holdings::Holdings;
+pub(super) use holdings::Homes;
+use holdings::Owners;
+pub(super) use pairs::{Pairs, unshared};
 
 /// Claims of one run: cluster → namespace → shard.
 pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;
 
-/// Where each namespace that a shard has is: shard → namespace → cluster.
-pub(super) type Homes<'a> = BTreeMap<&'a ShardName, BTreeMap<&'a str, &'a str>>;
+/// Names of clusters.
+pub(super) type Clusters = BTreeSet<String>;
 
 /// Pairs that have or had an owner, by cluster and namespace.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
-    pairs: BTreeMap<String, BTreeMap<String, Entry>>,
-    departures: BTreeMap<String, Departures>,
+    /// None is empty.
+    pairs: BTreeMap<String, Arc<Pairs>>,
+    /// The clusters where each shard has any of `pairs`.
+    owners: Arc<Owners>,
+    departures: BTreeMap<String, Arc<Departures>>,
     /// The last view revision that was given.
     view_revision: u64,
     /// Routers may hold pairs that the ledger does not name, since it was adopted: nobody is given any of those until every
@@ -109,16 +116,24 @@ impl Released {
 
 impl Ledger {
     pub(crate) fn get(&self, cluster: &str, namespace: &str) -> Option<&Entry> {
-        self.pairs.get(cluster)?.get(namespace)
+        self.pairs.get(cluster)?.entries().get(namespace)
     }
 
     /// Pairs of one cluster, free ones included.
     pub(crate) fn in_cluster(&self, cluster: &str) -> impl Iterator<Item = (&str, &Entry)> {
-        self.pairs
-            .get(cluster)
-            .into_iter()
-            .flatten()
-            .map(|(namespace, entry)| (namespace.as_str(), entry))
+        let entries = self.pairs.get(cluster).into_iter();
+        let entries = entries.flat_map(|pairs| pairs.entries());
+        entries.map(|(namespace, entry)| (namespace.as_str(), entry))
+    }
+
+    /// Pairs of one cluster as ledgers share them; `None`: it has none.
+    pub(super) fn shared(&self, cluster: &str) -> Option<&Arc<Pairs>> {
+        self.pairs.get(cluster)
+    }
+
+    /// All clusters that have pairs, with these.
+    pub(super) fn all_shared(&self) -> &BTreeMap<String, Arc<Pairs>> {
+        &self.pairs
     }
 
     /// The last view revision that was given to any change of ownership.
@@ -157,21 +172,38 @@ impl Ledger {
             .map_or(0, |departures| departures.dropped_up_to(shard))
     }
 
-    pub(super) fn get_mut(&mut self, cluster: &str, namespace: &str) -> Option<&mut Entry> {
-        self.pairs.get_mut(cluster)?.get_mut(namespace)
+    /// Lets the pairs of a cluster be changed, also where there are none. Those that come to the same stay shared.
+    pub(super) fn change(&mut self, cluster: &str, change: impl FnOnce(&mut BTreeMap<String, Entry>)) {
+        let before = self.pairs.get(cluster);
+        let mut entries = before.map(|pairs| pairs.entries().clone()).unwrap_or_default();
+        change(&mut entries);
+        if before.map_or(&BTreeMap::new(), |pairs| pairs.entries()) == &entries {
+            return;
+        }
+        let after = Pairs::new(entries);
+        let none = BTreeSet::new();
+        let had = before.map_or(&none, |pairs| pairs.owners());
+        if had != after.owners() {
+            Arc::make_mut(&mut self.owners).change(cluster, had, after.owners());
+        }
+        if after.entries().is_empty() {
+            self.pairs.remove(cluster);
+        } else {
+            self.pairs.insert(cluster.to_owned(), Arc::new(after));
+        }
     }
 
-    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = (&str, &str, &mut Entry)> {
-        self.pairs.iter_mut().flat_map(|(cluster, namespaces)| {
-            let entries = namespaces.iter_mut();
-            entries.map(|(namespace, entry)| (cluster.as_str(), namespace.as_str(), entry))
-        })
+    /// Clusters with pairs of which this is so.
+    pub(super) fn clusters_where(&self, is: impl Fn(&Pairs) -> bool) -> Vec<String> {
+        let all = self.pairs.iter().filter(|(_, pairs)| is(pairs));
+        all.map(|(cluster, _)| cluster.clone()).collect()
     }
 
     /// What every router has let go of and the member is to fence off, with its owner.
     pub(crate) fn closing(&self) -> impl Iterator<Item = (PairEpoch, &ShardName)> {
-        let entries = self.pairs.iter().flat_map(|(cluster, namespaces)| {
-            let closing = namespaces.iter().filter(|(_, entry)| entry.closing);
+        let clusters = self.pairs.iter().filter(|(_, pairs)| pairs.is_closing);
+        let entries = clusters.flat_map(|(cluster, pairs)| {
+            let closing = pairs.entries().iter().filter(|(_, entry)| entry.closing);
             closing.map(move |(namespace, entry)| (cluster, namespace, entry))
         });
         entries.filter_map(|(cluster, namespace, entry)| {
@@ -183,27 +215,31 @@ impl Ledger {
     /// As if every router had let go of all that is being released.
     #[cfg(test)]
     pub(crate) fn close_all(&mut self) {
-        for (_, _, entry) in self.entries_mut() {
-            entry.closing = entry.releasing_since.is_some();
+        for cluster in self.clusters_where(|pairs| pairs.is_releasing) {
+            self.change(&cluster, |entries| {
+                for entry in entries.values_mut() {
+                    entry.closing = entry.releasing_since.is_some();
+                }
+            });
         }
     }
 
     /// The shards of which something is being released.
     pub(crate) fn releasing(&self) -> BTreeSet<ShardName> {
-        let entries = self.pairs.values().flat_map(BTreeMap::values);
+        let clusters = self.pairs.values().filter(|pairs| pairs.is_releasing);
+        let entries = clusters.flat_map(|pairs| pairs.entries().values());
         let releasing = entries.filter(|entry| entry.releasing_since.is_some());
         releasing.filter_map(|entry| entry.owner.clone()).collect()
     }
 
-    /// Whether `shard` has anything, releasing or not.
-    pub(crate) fn is_owner(&self, shard: &ShardName) -> bool {
-        self.clusters().any(|cluster| self.is_owner_in(cluster, shard))
+    /// Whether anything is being released.
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.pairs.values().any(|pairs| pairs.is_releasing)
     }
 
-    /// Whether `shard` has anything in `cluster`, releasing or not.
-    pub(super) fn is_owner_in(&self, cluster: &str, shard: &ShardName) -> bool {
-        let mut entries = self.in_cluster(cluster);
-        entries.any(|(_, entry)| entry.owner.as_ref() == Some(shard))
+    /// Whether it is waited for routers to hear that their writes are to say their epoch.
+    pub(crate) fn awaits_epochs(&self) -> bool {
+        self.pairs.values().any(|pairs| pairs.awaits_epochs)
     }
 
     /// Whether nobody may be given what nobody is known to have.
@@ -216,94 +252,97 @@ impl Ledger {
         self.pairs.keys().map(String::as_str)
     }
 
-    /// Namespaces of `cluster` that `shard` holds, releasing ones excepted.
-    pub(super) fn owned_in(&self, cluster: &str, shard: &ShardName) -> impl Iterator<Item = &str> {
-        let owned = |entry: &Entry| entry.owner.as_ref() == Some(shard) && entry.releasing_since.is_none();
-        self.in_cluster(cluster)
-            .filter(move |(_, entry)| owned(entry))
-            .map(|(namespace, _)| namespace)
-    }
-
-    /// The cluster where each shard has a namespace, releasing ones included: until every router has let go of it, callers
-    /// may still write there. Of several, the one that is not being released.
-    pub(super) fn homes(&self) -> Homes<'_> {
-        let mut homes = Homes::new();
-        for (cluster, namespaces) in &self.pairs {
-            for (namespace, entry) in namespaces {
-                let Some(owner) = &entry.owner else { continue };
-                let of_shard = homes.entry(owner).or_default();
-                if entry.releasing_since.is_none() {
-                    of_shard.insert(namespace, cluster);
-                } else {
-                    of_shard.entry(namespace).or_insert(cluster);
-                }
-            }
-        }
-        homes
-    }
-
     /// Frees what was being released in a run that every router has acknowledged which may serve its shard: it leaves that.
     /// Where the member fences it off, also what was let through before must be over.
     pub(super) fn free(&mut self, facts: &Facts, released: &Released, now: Timestamp) {
         // Runs are counted from 1: who has acknowledged one has let go of all that it does not name.
         self.withholding &= released.by_all == 0;
-        for (cluster, namespaces) in &mut self.pairs {
-            for (namespace, entry) in namespaces {
-                if !entry.let_go(facts, released, (cluster, namespace)) {
-                    continue;
+        for cluster in self.clusters_where(|pairs| pairs.is_releasing) {
+            let mut left = Vec::new();
+            self.change(&cluster, |entries| {
+                for (namespace, entry) in entries {
+                    if entry.let_go(facts, released, (&cluster, namespace)) {
+                        entry.stays();
+                        left.extend(entry.owner.take().map(|shard| (shard, namespace.clone())));
+                    }
                 }
-                entry.stays();
-                let Some(shard) = entry.owner.take() else { continue };
+            });
+            for (shard, namespace) in left {
                 self.view_revision += 1;
                 let departure = Departure {
                     view_revision: self.view_revision,
                     unix_seconds: now.as_second(),
                 };
                 let departures = self.departures.entry(cluster.clone()).or_default();
-                departures.add(shard, namespace, departure);
+                Arc::make_mut(departures).add(shard, &namespace, departure);
             }
         }
     }
 
     /// Drops departures that are too old or too many.
     pub(super) fn drop_departures(&mut self, now: Timestamp, is: impl Fn(&ShardName) -> bool) {
-        let all = self.departures.values_mut();
-        all.for_each(|departures| departures.drop(now, &is));
-    }
-
-    /// Moves on to the claims of `run`: what is claimed is granted, what is no longer claimed is being released.
-    pub(super) fn settle(&mut self, facts: &Facts, claims: &Claims, (run, now): (u64, Timestamp)) {
-        for (cluster, namespaces) in claims {
-            for (namespace, shard) in namespaces {
-                let annotated = facts.inventory(cluster).and_then(|all| all.get(namespace)?.epoch);
-                self.claim((cluster, namespace), shard, annotated);
+        let dropping = self.departures.values_mut();
+        for departures in dropping.filter(|departures| departures.may_drop(now)) {
+            let mut left = Departures::clone(departures);
+            left.drop(now, &is);
+            if **departures != left {
+                *departures = Arc::new(left);
             }
         }
-        for (cluster, namespaces) in &mut self.pairs {
-            for (namespace, entry) in namespaces {
-                let claimed = claims.get(cluster).is_some_and(|claims| claims.contains_key(namespace));
-                if entry.owner.is_some() && !claimed {
+    }
+
+    /// Moves the `judged` clusters on to the claims of `run`: what is claimed is granted, what is no longer claimed is being
+    /// released. In order, as each grant takes the next view revision.
+    pub(super) fn settle(
+        &mut self,
+        facts: &Facts,
+        (claims, judged): (&Claims, &Clusters),
+        (run, now): (u64, Timestamp),
+    ) {
+        let mut view_revision = self.view_revision;
+        let none = BTreeMap::new();
+        for cluster in judged {
+            let claimed = claims.get(cluster).unwrap_or(&none);
+            let inventory = facts.inventory(cluster);
+            self.change(cluster, |entries| {
+                for (namespace, shard) in claimed {
+                    let annotated = inventory.and_then(|all| all.get(namespace)?.epoch);
+                    let entry = entries
+                        .entry(namespace.clone())
+                        .or_insert_with(|| Entry::new(view_revision));
+                    if entry.claim(shard, annotated, view_revision + 1) {
+                        view_revision += 1;
+                    }
+                }
+                let unclaimed = entries
+                    .iter_mut()
+                    .filter(|(namespace, _)| !claimed.contains_key(*namespace));
+                for (_, entry) in unclaimed.filter(|(_, entry)| entry.owner.is_some()) {
                     entry.releasing_since.get_or_insert(run);
                     entry.releasing_from.get_or_insert(now);
                 }
-            }
+            });
         }
+        self.view_revision = view_revision;
     }
 
-    /// Forgets free pairs that are no more: their member is gone, or known not to have the namespace. No view revision is behind
-    /// an epoch of theirs: those of a namespace of this name begin after it.
-    pub(super) fn forget(&mut self, facts: &Facts) {
-        let epochs = self.pairs.values().flat_map(BTreeMap::values);
-        let epochs = epochs.map(|entry| entry.owner_count.max(entry.fence.epoch));
+    /// Forgets free pairs of the `judged` clusters that are no more: their member is gone, or known not to have the namespace. No
+    /// view revision is behind an epoch of theirs: those of a namespace of this name begin after it.
+    pub(super) fn forget(&mut self, facts: &Facts, judged: &Clusters) {
+        let epochs = self.pairs.values().map(|pairs| pairs.highest_epoch);
         self.skip_to(epochs.max().unwrap_or_default());
-        let is_there = |cluster: &str, namespace: &str| {
+        for cluster in judged {
             let inventory = facts.inventory(cluster);
-            facts.members.contains_key(cluster) && inventory.is_none_or(|all| all.contains_key(namespace))
-        };
-        self.pairs.retain(|cluster, namespaces| {
-            namespaces.retain(|namespace, entry| entry.owner.is_some() || is_there(cluster, namespace));
-            !namespaces.is_empty()
-        });
+            let is_member = facts.members.contains_key(cluster);
+            let is_there = |namespace: &String| is_member && inventory.is_none_or(|all| all.contains_key(namespace));
+            let is_kept = |namespace: &String, entry: &Entry| entry.owner.is_some() || is_there(namespace);
+            let mut entries = self.pairs.get(cluster).into_iter().flat_map(|pairs| pairs.entries());
+            if !entries.all(|(namespace, entry)| is_kept(namespace, entry)) {
+                self.change(cluster, |entries| {
+                    entries.retain(|namespace, entry| is_kept(namespace, entry))
+                });
+            }
+        }
         self.departures
             .retain(|cluster, departures| facts.members.contains_key(cluster) || !departures.is_empty());
     }
@@ -312,39 +351,45 @@ impl Ledger {
     pub(crate) fn skip_to(&mut self, view_revision: u64) {
         self.view_revision = self.view_revision.max(view_revision);
     }
+}
 
-    /// `annotated`: the epoch that the member goes by, which never falls.
-    fn claim(&mut self, (cluster, namespace): (&str, &str), shard: &ShardName, annotated: Option<u64>) {
-        let namespaces = self.pairs.entry(cluster.to_owned()).or_default();
-        let entry = namespaces.entry(namespace.to_owned()).or_insert(Entry {
+impl Entry {
+    /// A pair that nobody has had. One of this name may have been forgotten, and late writes to it say its epochs: none of them is
+    /// beyond `view_revision`.
+    fn new(view_revision: u64) -> Self {
+        Self {
             owner: None,
-            // One of this name may have been forgotten, and late writes to it say its epochs.
-            owner_count: self.view_revision,
+            owner_count: view_revision,
             view_revision: 0,
             releasing_since: None,
             releasing_from: None,
             fence: PairFence::default(),
             saying_since: None,
             closing: false,
-        });
-        match &entry.owner {
+        }
+    }
+
+    /// Is `shard`'s from now on; returns whether it enters that, at view revision `next`. `annotated`: the epoch that the member
+    /// goes by, which never falls.
+    fn claim(&mut self, shard: &ShardName, annotated: Option<u64>, next: u64) -> bool {
+        let mut enters = false;
+        match &self.owner {
             // `arbitrate` lets nobody claim what another shard holds, nor take back what another one waits for.
-            Some(owner) if owner != shard => return,
+            Some(owner) if owner != shard => return false,
             // What was released of the epoch before may have been acknowledged, and fenced off.
-            Some(_) if entry.releasing_since.is_some() => entry.owner_count += 1,
+            Some(_) if self.releasing_since.is_some() => self.owner_count += 1,
             Some(_) => {}
             None => {
-                self.view_revision += 1;
-                entry.owner = Some(shard.clone());
-                entry.begin_epoch(annotated);
-                entry.view_revision = self.view_revision;
+                self.owner = Some(shard.clone());
+                self.begin_epoch(annotated);
+                self.view_revision = next;
+                enters = true;
             }
         }
-        entry.stays();
+        self.stays();
+        enters
     }
-}
 
-impl Entry {
     /// It is not being released any more.
     fn stays(&mut self) {
         (self.releasing_since, self.releasing_from, self.closing) = (None, None, false);

@@ -1,6 +1,7 @@
 //! Members → the way to each, who its callers are, how far its objects are labelled, and each router's token for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,8 +10,9 @@ use portolan_crds::{GroupResource, HandState, HeldBreaker, MemberClusterSpec, Tr
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
+use super::ledger::Pairs;
 use super::reference::Earlier;
-use super::{Compiled, Ledger, Ref, World};
+use super::{Compiled, Ref, World};
 use crate::facts::{AgentReport, Facts, MemberObject, Namespace, Pin, Token, coverage_for_routers};
 use crate::jwks;
 use crate::settings::Settings;
@@ -18,9 +20,46 @@ use crate::settings::Settings;
 /// Most namespaces that are told to be unconfirmed. Of a member with more nothing is told to be labelled.
 const MOST_UNCONFIRMED: usize = 100;
 
+/// What is worked out of one member's facts and pairs, so that the next world need not do it again where these are the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Unconfirmed {
+    inventory: Option<u64>,
+    pairs: Option<Arc<Pairs>>,
+    namespaces: Vec<String>,
+}
+
+/// Thumbprints of the keys by which each member signs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Thumbprints {
+    /// The stamp of what they are made of.
+    pins: u64,
+    by_member: BTreeMap<String, Vec<Option<String>>>,
+}
+
+impl Thumbprints {
+    fn of(facts: &Facts) -> Self {
+        let of_pin = |pin: &Pin| pin.signing_keys.iter().map(|key| jwks::thumbprint_of(key)).collect();
+        let by_member = facts.pins.iter().map(|(cluster, pin)| (cluster.clone(), of_pin(pin)));
+        Self {
+            pins: facts.pins.stamp(),
+            by_member: by_member.collect(),
+        }
+    }
+
+    /// Keys of the pin, each with its thumbprint.
+    fn of_keys<'a>(&'a self, cluster: &str, pin: &'a Pin) -> impl Iterator<Item = (&'a String, Option<&'a String>)> {
+        let prints = self.by_member.get(cluster).into_iter().flatten();
+        pin.signing_keys.iter().zip(prints.map(Option::as_ref))
+    }
+}
+
 /// Adds what routers must know of each joined member, and says what of which members is not known yet.
 pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings, earlier: Earlier<'_>) {
-    let shared = shared_keys(facts);
+    let known = earlier.0.map(|last| &last.thumbprints);
+    let known = known.filter(|known| known.pins == facts.pins.stamp()).cloned();
+    world.thumbprints = known.unwrap_or_else(|| Thumbprints::of(facts).into());
+    let prints = world.thumbprints.clone();
+    let shared = shared_keys(facts, &prints);
     for cluster in facts.members.keys() {
         let Some((member, pin)) = facts.joined(cluster) else {
             if let Some(pin) = facts.withdrawn(cluster) {
@@ -31,12 +70,15 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings, earl
             continue;
         };
         let agent = facts.agents.get(cluster);
-        let (body, provisional) = identity(cluster, member, pin, agent, &shared);
+        let unshared = prints.of_keys(cluster, pin);
+        let unshared = unshared.filter(|(_, print)| print.is_some_and(|print| !shared.contains(print)));
+        let keys = unshared.map(|(key, _)| key.clone()).collect();
+        let (body, provisional) = identity(cluster, member, keys, agent);
         let name = Ref::Identity(cluster.clone());
         let identity = earlier.compiled(&name, body).provisional(provisional);
         world.resources.insert(name, identity);
         let silent = facts.silent.contains(cluster);
-        let unconfirmed = unconfirmed(cluster, facts, &world.state.ledger, settings);
+        let unconfirmed = unconfirmed(world, cluster, (facts, settings), earlier);
         for (name, body) in [
             (Ref::Target(cluster.clone()), target(cluster, member, pin, agent)),
             (
@@ -61,15 +103,15 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings, earl
 }
 
 /// Thumbprints that more than one member publishes: such a key identifies nobody.
-fn shared_keys(facts: &Facts) -> BTreeSet<String> {
-    let mut owners = BTreeMap::<String, &str>::new();
+fn shared_keys<'a>(facts: &'a Facts, prints: &'a Thumbprints) -> BTreeSet<&'a String> {
+    let mut owners = HashMap::<&String, &str>::new();
     let mut shared = BTreeSet::new();
     for cluster in facts.members.keys() {
         let Some((_, pin)) = facts.joined(cluster) else {
             continue;
         };
-        for print in pin.signing_keys.iter().filter_map(|key| jwks::thumbprint_of(key)) {
-            if *owners.entry(print.clone()).or_insert(cluster) != cluster.as_str() {
+        for print in prints.of_keys(cluster, pin).filter_map(|(_, print)| print) {
+            if *owners.entry(print).or_insert(cluster) != cluster.as_str() {
                 shared.insert(print);
             }
         }
@@ -112,9 +154,8 @@ fn withdrawn(cluster: &str, pin: &Pin) -> Compiled {
 fn identity(
     cluster: &str,
     member: &MemberObject,
-    pin: &Pin,
+    signing_keys: Vec<String>,
     agent: Option<&AgentReport>,
-    shared: &BTreeSet<String>,
 ) -> (Body, bool) {
     let told = agent.and_then(|agent| agent.allowed.clone());
     let provisional = told.is_none();
@@ -123,10 +164,9 @@ fn identity(
         users: member.status.allowed_users.clone(),
         extras: Vec::new(),
     });
-    let unshared = |key: &&String| jwks::thumbprint_of(key).is_some_and(|print| !shared.contains(&print));
     let body = Body::MemberIdentity(v1::MemberIdentity {
         cluster: cluster.to_owned(),
-        signing_keys: pin.signing_keys.iter().filter(unshared).cloned().collect(),
+        signing_keys,
         allowed_service_accounts: allowed.service_accounts,
         allowed_users: allowed.users,
     });
@@ -152,19 +192,44 @@ fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool, unconfirme
 
 /// Namespaces that shards own and that are new, or without the labels of the present rule, in order; one more than are told
 /// if there are too many. One that is named and not there has nothing that could lack its labels.
-fn unconfirmed(cluster: &str, facts: &Facts, ledger: &Ledger, settings: &Settings) -> Vec<String> {
+fn unconfirmed(
+    world: &mut World,
+    cluster: &str,
+    (facts, settings): (&Facts, &Settings),
+    earlier: Earlier<'_>,
+) -> Vec<String> {
     let Some((agent, there)) = facts.agents.get(cluster).zip(facts.inventory(cluster)) else {
         return Vec::new();
     };
-    let owned = ledger.in_cluster(cluster).filter(|(_, entry)| entry.owner.is_some());
-    let lacks = owned.filter(|(name, _)| {
-        let is_confirmed = |namespace| is_labelled(name, namespace, settings) && !agent.settling.contains_key(*name);
-        !system_namespace(name) && there.get(*name).is_some_and(|namespace| !is_confirmed(namespace))
+    let ledger = &world.state.ledger;
+    let (inventory, pairs) = (facts.inventory_stamp(cluster), ledger.shared(cluster));
+    let known = earlier.0.and_then(|last| last.unconfirmed.get(cluster));
+    let known = known.filter(|known| {
+        known.inventory == inventory && known.pairs.as_ref().map(Arc::as_ptr) == pairs.map(Arc::as_ptr)
     });
-    lacks
-        .take(MOST_UNCONFIRMED + 1)
-        .map(|(name, _)| name.to_owned())
-        .collect()
+    let unlabelled = known.cloned().unwrap_or_else(|| {
+        let owned = ledger.in_cluster(cluster).filter(|(_, entry)| entry.owner.is_some());
+        let lacks = owned.filter(|(name, _)| {
+            let there = there.get(*name);
+            !system_namespace(name) && there.is_some_and(|namespace| !is_labelled(name, namespace, settings))
+        });
+        Unconfirmed {
+            inventory,
+            pairs: pairs.cloned(),
+            namespaces: lacks
+                .take(MOST_UNCONFIRMED + 1)
+                .map(|(name, _)| name.to_owned())
+                .collect(),
+        }
+    });
+    let is_settling = |name: &&String| {
+        let owner = ledger.get(cluster, name).and_then(|entry| entry.owner.as_ref());
+        owner.is_some() && !system_namespace(name) && there.contains_key(*name)
+    };
+    let settling = agent.settling.keys().filter(is_settling).cloned();
+    let all: BTreeSet<_> = unlabelled.namespaces.iter().cloned().chain(settling).collect();
+    world.unconfirmed.insert(cluster.to_owned(), unlabelled);
+    all.into_iter().take(MOST_UNCONFIRMED + 1).collect()
 }
 
 /// Whether it has the labels from which those of the objects in it follow.

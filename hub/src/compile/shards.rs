@@ -1,6 +1,7 @@
 //! Shards → what routers must know of each: its rules, and what it has in each member.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_crds::ledger::CursorFormat;
 use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardName, Unavailable, WriteFence};
@@ -11,61 +12,101 @@ use super::reference::Earlier;
 use super::{Accepted, Ledger, Ref, State, Wanted, World, locks};
 use crate::settings::Settings;
 
-/// Adds the rules of each shard in force, and for each member what the ledger says that a shard has there, or had.
+/// Adds the rules of each shard in force, and for each member what the ledger says that a shard has there, or had. What of the
+/// world before can be nothing else is taken from there.
 pub(super) fn render(world: &mut World, settings: &Settings, earlier: Earlier<'_>) {
-    let mut owned = owned(&world.state.ledger);
     let mut resources = Vec::new();
-    let served = world.state.accepted.iter();
-    // A root is told to no router: its children are.
-    let served = served.filter(|(_, accepted)| accepted.spec.root.is_none());
-    for (name, accepted) in served {
-        let wanted = world.shards.get(name).map(|verdict| &verdict.wanted);
-        let wanted = wanted.filter(|_| !accepted.spec.clusters.is_empty());
-        let of_shard = owned.entry(name).or_default();
-        let members = wanted.map_or_else(|| vec![home()], |wanted| members(wanted, of_shard));
-        for cluster in world.state.ledger.departed_clusters(name) {
-            of_shard.entry(cluster).or_default();
+    let same = Same::as_in(earlier, &world.state);
+    let accepted = world.state.accepted.keys();
+    let all: BTreeSet<_> = accepted.chain(world.state.ledger.owners()).collect();
+    for name in all {
+        if let Some(last) = same.of(name, world) {
+            let known = last.resources.get_key_value(&Ref::Shard(name.clone()));
+            let known = known.into_iter().chain(last.owned_by(name));
+            resources.extend(known.map(|(reference, compiled)| (reference.clone(), compiled.clone())));
+            continue;
         }
-        let body = Body::Shard(shard(settings, world.state.cursor_format, name, accepted, members));
-        let reference = Ref::Shard(name.clone());
-        let compiled = earlier.compiled(&reference, body);
-        resources.push((reference, compiled));
-    }
-    for (name, clusters) in owned {
-        for (cluster, namespaces) in clusters {
-            let reference = Ref::Ownership {
-                cluster: cluster.to_owned(),
-                shard: name.clone(),
-            };
-            let body = Body::Ownership(ownership(&world.state, cluster, name, namespaces));
+        let bodies = bodies(world, settings, name).into_iter();
+        resources.extend(bodies.map(|(reference, body)| {
             let compiled = earlier.compiled(&reference, body);
-            resources.push((reference, compiled));
-        }
+            (reference, compiled)
+        }));
     }
     world.resources.extend(resources);
+}
+
+/// The world before, and of which shards what it says may be something else by now.
+struct Same<'a> {
+    last: Option<&'a World>,
+    touched: BTreeSet<&'a ShardName>,
+}
+
+impl<'a> Same<'a> {
+    fn as_in(earlier: Earlier<'a>, state: &'a State) -> Self {
+        let is_like = |last: &&World| {
+            last.state.incarnation == state.incarnation && last.state.cursor_format == state.cursor_format
+        };
+        let last = earlier.0.filter(is_like);
+        let touched = last.map(|last| state.ledger.touched_since(&last.state.ledger));
+        Self {
+            last,
+            touched: touched.unwrap_or_default(),
+        }
+    }
+
+    /// The world before, if it says of the shard just what this one is to say.
+    fn of(&self, name: &ShardName, world: &World) -> Option<&'a World> {
+        let last = self.last.filter(|_| !self.touched.contains(name))?;
+        let wanted = |world: &World| world.shards.get(name).map(|verdict| Arc::as_ptr(&verdict.wanted));
+        let is_same = last.state.accepted.get(name) == world.state.accepted.get(name) && wanted(last) == wanted(world);
+        is_same.then_some(last)
+    }
 }
 
 /// What a shard has in each member.
 type Owned<'a> = BTreeMap<&'a str, Vec<v1::NamespaceGrant>>;
 
-fn owned(ledger: &Ledger) -> BTreeMap<&ShardName, Owned<'_>> {
-    let mut owned = BTreeMap::<_, Owned<'_>>::new();
-    for cluster in ledger.clusters() {
-        for (namespace, entry) in ledger.in_cluster(cluster) {
-            let Some(owner) = &entry.owner else { continue };
-            let state = match entry.releasing_since {
-                None => v1::GrantState::Granted,
-                Some(_) => v1::GrantState::Releasing,
-            };
-            let grants = owned.entry(owner).or_default().entry(cluster).or_default();
-            grants.push(v1::NamespaceGrant {
-                namespace: namespace.to_owned(),
-                owner_count: entry.owner_count,
-                state: state.into(),
-                view_revision: entry.view_revision,
-                fenced: entry.is_fenced(),
-            });
+/// What is told of one shard: of one that is not in force, what it lets go of.
+fn bodies(world: &World, settings: &Settings, name: &ShardName) -> Vec<(Ref, Body)> {
+    let state = &world.state;
+    let mut owned = owned(&state.ledger, name);
+    let mut bodies = Vec::new();
+    // A root is told to no router: its children are.
+    let accepted = state.accepted.get(name).filter(|accepted| accepted.spec.root.is_none());
+    if let Some(accepted) = accepted {
+        let wanted = world.shards.get(name).map(|verdict| &verdict.wanted);
+        let wanted = wanted.filter(|_| !accepted.spec.clusters.is_empty());
+        let members = wanted.map_or_else(|| vec![home()], |wanted| members(wanted, &mut owned));
+        for cluster in state.ledger.departed_clusters(name) {
+            owned.entry(cluster).or_default();
         }
+        let body = shard(settings, state.cursor_format, name, accepted, members);
+        bodies.push((Ref::Shard(name.clone()), Body::Shard(body)));
+    }
+    for (cluster, namespaces) in owned {
+        let reference = Ref::Ownership {
+            cluster: cluster.to_owned(),
+            shard: name.clone(),
+        };
+        bodies.push((reference, Body::Ownership(ownership(state, cluster, name, namespaces))));
+    }
+    bodies
+}
+
+fn owned<'a>(ledger: &'a Ledger, name: &ShardName) -> Owned<'a> {
+    let mut owned = Owned::new();
+    for (cluster, namespace, entry) in ledger.held_by(name) {
+        let state = match entry.releasing_since {
+            None => v1::GrantState::Granted,
+            Some(_) => v1::GrantState::Releasing,
+        };
+        owned.entry(cluster).or_default().push(v1::NamespaceGrant {
+            namespace: namespace.to_owned(),
+            owner_count: entry.owner_count,
+            state: state.into(),
+            view_revision: entry.view_revision,
+            fenced: entry.is_fenced(),
+        });
     }
     owned
 }

@@ -2,7 +2,8 @@
 //!
 //! Decides nothing about other shards: that is `arbitrate`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use portolan_crds::{ClusterEntry, ConditionReason, ShardName, ShardingConfigSpec};
 
@@ -10,6 +11,10 @@ use super::Ledger;
 use super::ledger::Homes;
 use crate::facts::{Facts, MemberObject};
 use crate::settings::Settings;
+
+mod asked;
+
+pub(super) use asked::{Answers, Asked};
 
 /// What one spec asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,14 +59,30 @@ impl Wanted {
         }
     }
 
-    /// All pairs, in order.
-    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.members.iter().flat_map(|member| {
-            member
-                .namespaces
-                .iter()
-                .map(|namespace| (member.cluster.as_str(), namespace.as_str()))
+    /// Whether it asks for this pair.
+    pub(super) fn has(&self, (cluster, namespace): (&str, &str)) -> bool {
+        let mut members = self.members.iter().filter(|member| member.cluster == cluster);
+        members.any(|member| member.namespaces.contains(namespace))
+    }
+
+    /// The clusters of its members.
+    pub(super) fn clusters(&self) -> impl Iterator<Item = &String> {
+        self.members.iter().map(|member| &member.cluster)
+    }
+
+    /// Pairs in these clusters, in order.
+    pub(super) fn pairs_in(&self, is_in: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, &str)> {
+        let members = self.members.iter().filter(move |member| is_in(&member.cluster));
+        members.flat_map(|member| {
+            let namespaces = member.namespaces.iter();
+            namespaces.map(|namespace| (member.cluster.as_str(), namespace.as_str()))
         })
+    }
+
+    /// All pairs, in order.
+    #[cfg(test)]
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs_in(|_| true)
     }
 }
 
@@ -70,8 +91,11 @@ pub(super) struct Known<'a> {
     pub(super) facts: &'a Facts,
     pub(super) settings: &'a Settings,
     pub(super) ledger: &'a Ledger,
-    /// Where each shard has its namespaces by `ledger`.
-    pub(super) homes: Homes<'a>,
+    /// The answers of the last run.
+    pub(super) asked: &'a Asked,
+    /// Those of this one.
+    // A RefCell: one run is one thread's.
+    pub(super) noted: RefCell<Answers>,
 }
 
 impl Known<'_> {
@@ -94,7 +118,7 @@ impl Known<'_> {
             }
         }
         if spec.root.is_none() {
-            wanted.shadow(self.facts, self.homes.get(shard).unwrap_or(&BTreeMap::new()));
+            wanted.shadow(self.facts, &self.ledger.homes(shard));
         }
         wanted
     }
@@ -198,7 +222,7 @@ impl WantedMember {
 impl Wanted {
     /// A namespace belongs to one member of a shard: the one where the shard has it already, else the first that is asked
     /// for it. Otherwise whoever makes a namespace of that name in an earlier member would draw the writes to it.
-    fn shadow(&mut self, facts: &Facts, homes: &BTreeMap<&str, &str>) {
+    fn shadow(&mut self, facts: &Facts, homes: &Homes<'_>) {
         let mut taken = BTreeSet::new();
         for member in &mut self.members {
             let inventory = facts.inventory(&member.cluster);

@@ -144,7 +144,7 @@ impl AgentReport {
                     (state.namespace.clone(), state)
                 });
                 let states: BTreeMap<_, _> = states.collect();
-                if self.fences == states {
+                if *self.fences == states {
                     return Change::Nothing;
                 }
                 let closed = states
@@ -155,7 +155,7 @@ impl AgentReport {
                 if let Some(doubt) = doubts.max() {
                     self.fence_doubt = doubt.cloned();
                 }
-                self.fences = states;
+                self.fences = states.into();
                 Change::Compile
             }
             Report::Excess(excess) => status(&mut self.excess, excess.selectors),
@@ -211,7 +211,7 @@ impl AgentReport {
     }
 
     fn namespaces(&mut self, delta: v1::NamespaceDelta) -> Change {
-        if let Some(known) = &self.namespaces {
+        if let Some(known) = &*self.namespaces {
             let is_new = |fact: &&v1::NamespaceFact| known.get(&fact.name).is_none_or(|known| known.uid != fact.uid);
             let new = delta.upserted.iter().filter(is_new);
             let now = Instant::now();
@@ -226,7 +226,11 @@ impl AgentReport {
             };
             (fact.name, namespace)
         });
-        let change = fold(&mut self.namespaces, delta.reset, upserted, delta.removed);
+        let mut change = Change::Nothing;
+        self.namespaces.change(|known| {
+            change = fold(known, delta.reset, upserted, delta.removed);
+            change != Change::Nothing
+        });
         let there = self.namespaces.as_ref();
         self.settling
             .retain(|name, _| there.is_some_and(|all| all.contains_key(name)));

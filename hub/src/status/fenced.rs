@@ -15,10 +15,7 @@ const TYPE: ConditionType = ConditionType::HandoverFenced;
 
 pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: Option<&Accepted>) -> Finding {
     let Sources {
-        facts,
-        routers,
-        holdings,
-        ..
+        facts, world, routers, ..
     } = sources;
     let Some(accepted) = accepted else {
         return nothing_in_force(TYPE);
@@ -38,7 +35,7 @@ pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: 
     let mut open = BTreeMap::<&str, Vec<&str>>::new();
     let (mut fenced, mut partly) = (0_usize, BTreeMap::<&str, Vec<&str>>::new());
     let mut doubtful = BTreeSet::new();
-    for (cluster, namespace, entry) in holdings.of(name) {
+    for (cluster, namespace, entry) in world.state.ledger.held_by(name) {
         let stuck = || entry.closing && hindrance(facts, cluster, namespace).is_some();
         if entry.is_fenced() && !stuck() {
             fenced += 1;

@@ -93,7 +93,7 @@ mod tests {
             all.collect::<BTreeMap<_, _>>()
         };
         let agent = AgentReport {
-            namespaces: namespaces.map(named),
+            namespaces: namespaces.map(named).into(),
             ..AgentReport::default()
         };
         let facts = Facts {

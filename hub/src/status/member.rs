@@ -87,7 +87,7 @@ fn figures(status: &mut MemberClusterStatus, agent: Option<&AgentReport>) {
         status.last_heartbeat = Some(whole_seconds(beat.at));
         status.api_latency_milliseconds = Some(i64::from(beat.latency_milliseconds));
     }
-    if let Some(namespaces) = &agent.namespaces {
+    if let Some(namespaces) = &*agent.namespaces {
         status.namespaces = i64::try_from(namespaces.len()).ok();
     }
     if let Some(coverage) = &agent.coverage {
@@ -371,7 +371,6 @@ mod tests {
             facts: &facts,
             world: &World::default(),
             routers: &Routers::new(),
-            holdings: &crate::compile::Holdings::default(),
             now: Timestamp::now(),
         };
         let conditions = status(sources, "east", &member("one", false)).conditions;

@@ -12,13 +12,9 @@ use crate::facts::Facts;
 /// Sets the count and the first of them.
 pub(super) fn tell(sources: Sources<'_>, name: &ShardName, status: &mut ShardingConfigStatus) {
     let Sources {
-        facts,
-        world,
-        routers,
-        holdings,
-        ..
+        facts, world, routers, ..
     } = sources;
-    let releasing = holdings.of(name);
+    let releasing = world.state.ledger.held_by(name);
     let mut releasing: Vec<_> = releasing
         .filter(|(.., entry)| entry.releasing_since.is_some())
         .collect();
@@ -110,7 +106,7 @@ mod tests {
                 extras: [FENCE_EPOCH, FENCE_SHARD].map(str::to_owned).into(),
                 ..v1::Allowed::default()
             }),
-            namespaces: Some([("ns-b".to_owned(), Namespace::default())].into()),
+            namespaces: Some([("ns-b".to_owned(), Namespace::default())].into()).into(),
             ..AgentReport::default()
         };
         facts.agents.insert("east".to_owned(), agent);
@@ -169,7 +165,6 @@ mod tests {
             facts,
             world,
             routers: &routers,
-            holdings: &world.state.ledger.holdings(),
             now: Timestamp::UNIX_EPOCH,
         };
         let mut status = ShardingConfigStatus::default();

@@ -62,7 +62,6 @@ mod tests {
                 facts: &facts,
                 world: &world,
                 routers: &routers,
-                holdings: &crate::compile::Holdings::default(),
                 now: Timestamp::from_second(second).unwrap(),
             };
             let router = RouterObject {

@@ -11,29 +11,25 @@ use super::member::told_of_labels;
 use super::resolved::resolved;
 use super::{Sources, callers, fenced, leader, reach, releases, root};
 use crate::acks::moving_lock;
-use crate::compile::{Holdings, Verdict, World, some_of};
+use crate::compile::{Verdict, World, some_of};
 use crate::facts::ShardObject;
 
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
 pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObject) -> Option<ShardingConfigStatus> {
     let Sources {
-        world,
-        routers,
-        holdings,
-        now,
-        ..
+        world, routers, now, ..
     } = sources;
     let mut status = ShardingConfigStatus {
         observed_generation: Some(object.generation),
         conditions: object.status.conditions.clone(),
-        view_revision: Some(view_revision(world, holdings, name)),
+        view_revision: Some(view_revision(world, name)),
         ..ShardingConfigStatus::default()
     };
     releases::tell(sources, name, &mut status);
     let accepted = world.state.accepted.get(name);
     status.lock = accepted.and_then(|accepted| moving_lock(name, accepted, sources.routers));
     if object.deleting {
-        status.clusters = clusters(world, holdings, name, &Verdict::default());
+        status.clusters = clusters(world, name, &Verdict::default());
         let message = "being deleted: it goes once every router has let go of the namespaces in status.clusters";
         let leaving = Finding::fails(ConditionType::Complete, ConditionReason::HandoverPending, message);
         set(&mut status.conditions, [leaving], object.generation, now);
@@ -59,14 +55,14 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         leader::one_leader(sources.facts, name, accepted, routers, now),
         fenced::handover_fenced(sources, name, accepted),
     ];
-    status.clusters = clusters(world, holdings, name, verdict);
+    status.clusters = clusters(world, name, verdict);
     status.callers = Some(callers);
     set(&mut status.conditions, findings, object.generation, now);
     Some(status)
 }
 
-fn clusters(world: &World, holdings: &Holdings<'_>, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
-    let owned: BTreeMap<_, _> = holdings.by_cluster(name).collect();
+fn clusters(world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
+    let owned: BTreeMap<_, _> = world.state.ledger.held_by_cluster(name).collect();
     let members = verdict.wanted.members.iter();
     let members: BTreeMap<_, _> = members.map(|member| (member.cluster.as_str(), member)).collect();
     let labelled = |cluster: &str, owned: &[&str]| {
@@ -94,11 +90,11 @@ fn clusters(world: &World, holdings: &Holdings<'_>, name: &ShardName, verdict: &
     all.into_iter().map(status).collect()
 }
 
-fn view_revision(world: &World, holdings: &Holdings<'_>, name: &ShardName) -> i64 {
+fn view_revision(world: &World, name: &ShardName) -> i64 {
     let ledger = &world.state.ledger;
     let left = ledger.departed_clusters(name);
     let left = left.flat_map(|cluster| ledger.departures(cluster, name));
-    let entered = holdings.of(name).map(|(.., entry)| entry.view_revision);
+    let entered = ledger.held_by(name).map(|(.., entry)| entry.view_revision);
     let revisions = entered.chain(left.map(|(_, departure)| departure.view_revision));
     i64::try_from(revisions.max().unwrap_or_default()).unwrap_or(i64::MAX)
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::moves::{Move, moves};
 use super::roots::{self, RootPlan};
 use crate::children;
-use crate::compile::{Decided, LockNews, Released, State, Verdict, decide, lock_place};
+use crate::compile::{Decided, Given, LockNews, Memo, Released, State, Verdict, decide, lock_place};
 use crate::facts::{Facts, ShardObject};
 use crate::index::shard_from;
 use crate::settings::Settings;
@@ -153,6 +153,7 @@ fn rest(mut facts: Facts, state: &State, settings: &Settings, now: Timestamp) ->
         state: state.clone(),
         ..Decided::default()
     };
+    let mut memo = Memo::default();
     for _ in 0..MAX_RUNS {
         let released = Released {
             by_all: last.state.run,
@@ -164,7 +165,14 @@ fn rest(mut facts: Facts, state: &State, settings: &Settings, now: Timestamp) ->
                 .collect(),
             ..Released::default()
         };
-        let next = decide(&facts, settings, &last.state, &released, now);
+        let given = Given {
+            facts: &facts,
+            settings,
+            before: &last.state,
+            released: &released,
+            now,
+        };
+        let next = decide(given, &mut memo);
         let rests = next.state.ledger == last.state.ledger
             && next.state.accepted == last.state.accepted
             && next.state.roots == last.state.roots;

@@ -9,7 +9,7 @@ use portolan_crds::labels::GROUP;
 use portolan_crds::{MemberClusterSpec, MemberClusterStatus, ShardName};
 use serde_json::{Value, json};
 
-use crate::compile::{Released, State, World, decide, render};
+use crate::compile::{Given, Memo, Released, State, World, decide, render};
 use crate::facts::{AgentReport, Facts, MemberObject, Namespace};
 use crate::index::shard_from;
 use crate::settings::Settings;
@@ -61,7 +61,7 @@ impl Fleet {
             fleet.facts.members.insert(cluster.to_owned(), member);
             let agent = AgentReport {
                 connected: true,
-                namespaces: Some(namespaces.iter().map(|name| namespace(name)).collect()),
+                namespaces: Some(namespaces.iter().map(|name| namespace(name)).collect()).into(),
                 callers: Some(BTreeMap::new()),
                 ..AgentReport::default()
             };
@@ -90,13 +90,14 @@ impl Fleet {
             by_all: seen,
             ..Released::default()
         };
-        let decided = decide(
-            &self.facts,
-            &Settings::default(),
-            &self.state,
-            &released,
-            Timestamp::UNIX_EPOCH,
-        );
+        let given = Given {
+            facts: &self.facts,
+            settings: &Settings::default(),
+            before: &self.state,
+            released: &released,
+            now: Timestamp::UNIX_EPOCH,
+        };
+        let decided = decide(given, &mut Memo::default());
         self.state = decided.state.clone();
         render(&self.facts, &Settings::default(), decided, None, Timestamp::UNIX_EPOCH)
     }

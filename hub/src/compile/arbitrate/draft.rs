@@ -1,6 +1,6 @@
 //! What each shard asks for before anybody else was asked, and whether it may.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_crds::ledger::LockInForce;
@@ -38,14 +38,17 @@ impl Draft<'_> {
         }
     }
 
-    /// What the shard asks for whether its present spec is accepted or not.
-    pub(super) fn surely_wants(&self) -> BTreeSet<Pair<'_>> {
-        let of = |refused| -> BTreeSet<_> { self.wants(refused).into_iter().flat_map(Wanted::pairs).collect() };
-        match (self.settled, self.accepted.is_some()) {
-            (true, _) => of(false),
-            (false, true) => of(false).intersection(&of(true)).copied().collect(),
-            (false, false) => BTreeSet::new(),
-        }
+    /// What the shard asks for in these clusters whether its present spec is accepted or not.
+    pub(super) fn surely_wants(&self, is_in: impl Fn(&str) -> bool) -> impl Iterator<Item = Pair<'_>> {
+        let (wanted, and) = match (self.settled, self.accepted.is_some()) {
+            (true, _) => (self.wants(false), None),
+            (false, true) => (self.wants(false), Some(self.wants(true))),
+            (false, false) => (None, None),
+        };
+        let pairs = wanted
+            .into_iter()
+            .flat_map(move |wanted| wanted.pairs_in(&is_in).collect::<Vec<_>>());
+        pairs.filter(move |pair| and.is_none_or(|and| and.is_some_and(|and| and.has(*pair))))
     }
 
     /// The spec in force, if the present one was refused or not.
@@ -120,8 +123,8 @@ impl<'a> Drafting<'a> {
         let mut lock = accepted.map(|accepted| accepted.lock.clone()).unwrap_or_default();
         let present = present.and_then(|spec| {
             if settled {
-                let wanted = self.known.wanted(name, &spec);
-                return Ok((spec, Arc::new(wanted)));
+                let wanted = self.known.shared_wanted(name, &spec);
+                return Ok((spec, wanted));
             }
             if spec.active_root().is_some() {
                 kin.generate(&self.generator, (name, object), &spec)?;
@@ -130,7 +133,7 @@ impl<'a> Drafting<'a> {
                 lock = lease::judge(self.given, name, accepted, &spec)?;
             }
             let wanted = self.check_surroundings(name, &spec)?;
-            Ok((spec, Arc::new(wanted)))
+            Ok((spec, wanted))
         });
         let in_force = |accepted: &Accepted| {
             // One spec asks for one thing, and most are in force as they are.
@@ -139,7 +142,7 @@ impl<'a> Drafting<'a> {
                 .ok()
                 .filter(|_| settled)
                 .map(|(_, wanted)| wanted.clone());
-            let wanted = same.unwrap_or_else(|| Arc::new(self.known.wanted(name, &accepted.spec)));
+            let wanted = same.unwrap_or_else(|| self.known.shared_wanted(name, &accepted.spec));
             (accepted.clone(), wanted)
         };
         let accepted = accepted.map(in_force);
@@ -155,9 +158,9 @@ impl<'a> Drafting<'a> {
     }
 
     /// What a new spec asks for, if it may be in force in these surroundings.
-    fn check_surroundings(&self, name: &ShardName, spec: &Arc<ShardingConfigSpec>) -> Result<Wanted, Refusal> {
+    fn check_surroundings(&self, name: &ShardName, spec: &Arc<ShardingConfigSpec>) -> Result<Arc<Wanted>, Refusal> {
         check_buckets(self.known.settings.bucketing, spec)?;
-        let wanted = self.known.wanted(name, spec);
+        let wanted = self.known.shared_wanted(name, spec);
         check_count(spec, &wanted)?;
         let root = self.roots.get(name).copied().unwrap_or(name);
         let family = self

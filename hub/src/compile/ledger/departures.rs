@@ -17,7 +17,7 @@ const MAX: usize = 50_000;
 pub(super) const NOBODY: &str = "";
 
 /// What left the shards of one cluster.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Departures {
     /// The last time that each namespace left each shard.
     pub(super) by_shard: BTreeMap<ShardName, BTreeMap<String, Departure>>,
@@ -40,11 +40,18 @@ impl Departures {
         }
     }
 
+    /// Whether any may be too old or too many, or some were before: else nothing is dropped.
+    pub(super) fn may_drop(&self, now: Timestamp) -> bool {
+        let since = kept_since(now);
+        let mut all = self.by_shard.values().flat_map(BTreeMap::values);
+        let count: usize = self.by_shard.values().map(BTreeMap::len).sum();
+        self.dropped_up_to > 0 || count > MAX || all.any(|departure| departure.unix_seconds < since)
+    }
+
     /// Drops those that are too old or too many. Of each shard that there `is` the last one of these stays: it says how far the
     /// shard's departures are dropped, and its view revision, the highest that it names, must not fall.
     pub(super) fn drop(&mut self, now: Timestamp, is: impl Fn(&ShardName) -> bool) {
-        let seconds = now.as_second();
-        let since = seconds - seconds.rem_euclid(DROPPED_EVERY_SECONDS) - KEPT.as_secs();
+        let since = kept_since(now);
         let all = || self.by_shard.values().flat_map(BTreeMap::values);
         let too_old = all().filter(|departure| departure.unix_seconds < since);
         let too_old = too_old.map(|departure| departure.view_revision).max().unwrap_or(0);
@@ -72,6 +79,12 @@ impl Departures {
             .and_then(|namespaces| dropped_last(namespaces, self.dropped_up_to))
             .unwrap_or(0)
     }
+}
+
+/// In Unix time: what left before is too old.
+fn kept_since(now: Timestamp) -> i64 {
+    let seconds = now.as_second();
+    seconds - seconds.rem_euclid(DROPPED_EVERY_SECONDS) - KEPT.as_secs()
 }
 
 fn dropped_last(namespaces: &BTreeMap<String, Departure>, dropped_up_to: u64) -> Option<u64> {

@@ -1,9 +1,11 @@
 //! The ledger as chunks that can be stored, and what of two ledgers differs. Called by `crate::ledger`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_crds::ledger::{Chunk, Pair, Slot};
 
+use super::pairs::unshared;
 use super::{Departures, Entry, Ledger};
 
 /// The run in which a restored pair counts as released: the first, as no router has acknowledged any yet.
@@ -17,8 +19,10 @@ impl Ledger {
             withholding,
             ..Self::default()
         };
+        let mut pairs = BTreeMap::<String, BTreeMap<String, Entry>>::new();
+        let mut all_departures = BTreeMap::<String, Departures>::new();
         for chunk in chunks {
-            let departures = ledger.departures.entry(chunk.cluster.clone()).or_default();
+            let departures = all_departures.entry(chunk.cluster.clone()).or_default();
             departures.dropped_up_to = departures.dropped_up_to.max(chunk.dropped_up_to);
             for (shard, namespaces) in chunk.departures {
                 departures.by_shard.entry(shard).or_default().extend(namespaces);
@@ -36,12 +40,16 @@ impl Ledger {
                 };
                 (namespace, entry)
             });
-            ledger.pairs.entry(chunk.cluster).or_default().extend(entries);
+            pairs.entry(chunk.cluster).or_default().extend(entries);
         }
-        ledger.pairs.retain(|_, namespaces| !namespaces.is_empty());
-        ledger
-            .departures
-            .retain(|_, departures| *departures != Departures::default());
+        for (cluster, known) in pairs {
+            ledger.change(&cluster, |entries| *entries = known);
+        }
+        let departures = all_departures.into_iter();
+        let departures = departures.filter(|(_, departures)| *departures != Departures::default());
+        ledger.departures = departures
+            .map(|(cluster, departures)| (cluster, Arc::new(departures)))
+            .collect();
         ledger
     }
 
@@ -59,7 +67,7 @@ impl Ledger {
         asked: &BTreeSet<Slot>,
     ) -> Vec<Chunk> {
         let none = Departures::default();
-        let departures = self.departures.get(cluster).unwrap_or(&none);
+        let departures = self.departures.get(cluster).map_or(&none, |departures| departures);
         let empty = |slot: &Slot| {
             let chunk = Chunk {
                 dropped_up_to: departures.dropped_up_to,
@@ -96,16 +104,16 @@ impl Ledger {
     pub(crate) fn differing(&self, other: &Self) -> BTreeMap<String, BTreeSet<String>> {
         let mut differing = BTreeMap::<String, BTreeSet<String>>::new();
         let none = BTreeMap::new();
-        for cluster in union(&self.pairs, &other.pairs) {
-            let ours = self.pairs.get(cluster).unwrap_or(&none);
-            let theirs = other.pairs.get(cluster).unwrap_or(&none);
+        for (cluster, ours, theirs) in unshared(&self.pairs, &other.pairs) {
+            let ours = ours.map_or(&none, |pairs| pairs.entries());
+            let theirs = theirs.map_or(&none, |pairs| pairs.entries());
             let found = different(ours, theirs, Entry::is_stored_as);
             differing.entry(cluster.clone()).or_default().extend(found);
         }
         let (nobody, none) = (Departures::default(), BTreeMap::new());
-        for cluster in union(&self.departures, &other.departures) {
-            let ours = &self.departures.get(cluster).unwrap_or(&nobody).by_shard;
-            let theirs = &other.departures.get(cluster).unwrap_or(&nobody).by_shard;
+        for (cluster, ours, theirs) in unshared(&self.departures, &other.departures) {
+            let ours = &ours.map_or(&nobody, |departures| departures).by_shard;
+            let theirs = &theirs.map_or(&nobody, |departures| departures).by_shard;
             for shard in union(ours, theirs) {
                 let found = different(
                     ours.get(shard).unwrap_or(&none),

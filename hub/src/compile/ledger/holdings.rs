@@ -1,43 +1,126 @@
 //! What each shard has, looked up by its name: whoever asks for many shards, one after the other, must not go through all pairs
-//! for each. Callers: `status` and `finalize`.
+//! for each. Callers: the compiler, `status` and `finalize`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_crds::ShardName;
 
-use super::{Entry, Ledger};
+use super::{Clusters, Entry, Ledger, unshared};
 
-/// Cluster, namespace and entry of all that each shard has, releasing or not, in order.
-#[derive(Debug, Default)]
-pub(crate) struct Holdings<'a>(HashMap<&'a ShardName, Vec<(&'a str, &'a str, &'a Entry)>>);
+/// Where each namespace that a shard has is: namespace → cluster.
+pub(in crate::compile) type Homes<'a> = BTreeMap<&'a str, &'a str>;
 
-impl<'a> Holdings<'a> {
-    /// Pairs of `shard`.
-    pub(crate) fn of(&self, shard: &ShardName) -> impl Iterator<Item = (&'a str, &'a str, &'a Entry)> + use<'a, '_> {
-        self.0.get(shard).into_iter().flatten().copied()
-    }
+/// The clusters where each shard has something. None of these is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Owners(BTreeMap<ShardName, Arc<Clusters>>);
 
-    /// Its clusters, each with its namespaces.
-    pub(crate) fn by_cluster(&self, shard: &ShardName) -> impl Iterator<Item = (&'a str, Vec<&'a str>)> + use<'a, '_> {
-        let all = self.0.get(shard).map_or(&[][..], Vec::as_slice);
-        let clusters = all.chunk_by(|(one, ..), (other, ..)| one == other);
-        clusters.map(|pairs| (pairs[0].0, pairs.iter().map(|(_, namespace, _)| *namespace).collect()))
+impl Owners {
+    /// Who has something in `cluster` is not who `had`, but who `has`.
+    pub(super) fn change(&mut self, cluster: &str, had: &BTreeSet<ShardName>, has: &BTreeSet<ShardName>) {
+        for owner in had.difference(has) {
+            let left = self.0.get_mut(owner).map(|clusters| {
+                Arc::make_mut(clusters).remove(cluster);
+                clusters.is_empty()
+            });
+            if left == Some(true) {
+                self.0.remove(owner);
+            }
+        }
+        for owner in has.difference(had) {
+            let clusters = self.0.entry(owner.clone()).or_default();
+            Arc::make_mut(clusters).insert(cluster.to_owned());
+        }
     }
 }
 
 impl Ledger {
-    /// One pass over all pairs.
-    pub(crate) fn holdings(&self) -> Holdings<'_> {
-        let mut holdings = Holdings::default();
-        for (cluster, namespaces) in &self.pairs {
-            for (namespace, entry) in namespaces {
-                if let Some(owner) = &entry.owner {
-                    let of_owner = holdings.0.entry(owner).or_default();
-                    of_owner.push((cluster.as_str(), namespace.as_str(), entry));
+    /// Whether `shard` has anything, releasing or not.
+    pub(crate) fn is_owner(&self, shard: &ShardName) -> bool {
+        self.owners.0.contains_key(shard)
+    }
+
+    /// Namespaces of `cluster` that `shard` holds, releasing ones excepted.
+    pub(in crate::compile) fn owned_in(&self, cluster: &str, shard: &ShardName) -> impl Iterator<Item = &str> {
+        let pairs = self.pairs.get(cluster).filter(|pairs| pairs.owners().contains(shard));
+        let entries = pairs.into_iter().flat_map(|pairs| pairs.entries());
+        let owned = |entry: &Entry| entry.owner.as_ref() == Some(shard) && entry.releasing_since.is_none();
+        entries
+            .filter(move |(_, entry)| owned(entry))
+            .map(|(namespace, _)| namespace.as_str())
+    }
+
+    /// The clusters where `shard` has something, releasing or not.
+    pub(in crate::compile) fn clusters_of(&self, shard: &ShardName) -> impl Iterator<Item = &str> {
+        let clusters = self.owners.0.get(shard).into_iter();
+        clusters.flat_map(|clusters| clusters.iter()).map(String::as_str)
+    }
+
+    /// Whoever has anything, releasing or not.
+    pub(in crate::compile) fn owners(&self) -> impl Iterator<Item = &ShardName> {
+        self.owners.0.keys()
+    }
+
+    /// Cluster, namespace and entry of all that `shard` has, releasing or not, in order.
+    pub(crate) fn held_by(&self, shard: &ShardName) -> impl Iterator<Item = (&str, &str, &Entry)> {
+        self.clusters_of(shard).flat_map(move |cluster| {
+            let entries = self
+                .in_cluster(cluster)
+                .filter(|(_, entry)| entry.owner.as_ref() == Some(shard));
+            entries.map(move |(namespace, entry)| (cluster, namespace, entry))
+        })
+    }
+
+    /// The cluster where `shard` has each namespace, releasing ones included: until every router has let go of it, callers may
+    /// still write there. Of several, the one that is not being released.
+    pub(in crate::compile) fn homes(&self, shard: &ShardName) -> Homes<'_> {
+        let mut homes = Homes::new();
+        for cluster in self.clusters_of(shard) {
+            let entries = self
+                .in_cluster(cluster)
+                .filter(|(_, entry)| entry.owner.as_ref() == Some(shard));
+            for (namespace, entry) in entries {
+                if entry.releasing_since.is_none() {
+                    homes.insert(namespace, cluster);
+                } else {
+                    homes.entry(namespace).or_insert(cluster);
                 }
             }
         }
-        holdings
+        homes
+    }
+
+    /// Shards of which `before` says, or may say, something else: what they have, or what left them.
+    pub(in crate::compile) fn touched_since<'a>(&'a self, before: &'a Self) -> BTreeSet<&'a ShardName> {
+        let mut touched = BTreeSet::new();
+        for (_, one, other) in unshared(&before.pairs, &self.pairs) {
+            touched.extend(one.into_iter().chain(other).flat_map(|pairs| pairs.owners()));
+        }
+        for (_, one, other) in unshared(&before.departures, &self.departures) {
+            let departures = one.into_iter().chain(other);
+            touched.extend(departures.flat_map(|departures| departures.by_shard.keys()));
+        }
+        touched
+    }
+
+    /// The clusters of `shard`, each with the namespaces that it has there, releasing or not.
+    pub(crate) fn held_by_cluster(&self, shard: &ShardName) -> impl Iterator<Item = (&str, Vec<&str>)> {
+        self.clusters_of(shard).map(move |cluster| {
+            let entries = self
+                .in_cluster(cluster)
+                .filter(|(_, entry)| entry.owner.as_ref() == Some(shard));
+            (cluster, entries.map(|(namespace, _)| namespace).collect())
+        })
+    }
+
+    /// Whether what is kept beside the pairs is what follows from them.
+    #[cfg(test)]
+    pub(in crate::compile) fn is_consistent(&self) -> bool {
+        let mut again = Self::default();
+        for (cluster, pairs) in &self.pairs {
+            again.change(cluster, |entries| entries.clone_from(pairs.entries()));
+        }
+        again.pairs == self.pairs && again.owners == self.owners
     }
 }
 
@@ -67,11 +150,19 @@ mod tests {
         let east = chunk("east", [("x", Some("a")), ("y", Some("b")), ("z", Some("a"))]);
         let west = chunk("west", [("x", None), ("y", Some("a")), ("z", Some("b"))]);
         let ledger = Ledger::restore([east, west], 1, false);
-        let holdings = ledger.holdings();
-        let of = |name: &str| holdings.by_cluster(&shard(name)).collect::<Vec<_>>();
-        assert_eq!(of("a"), [("east", vec!["x", "z"]), ("west", vec!["y"])]);
-        assert_eq!(of("b"), [("east", vec!["y"]), ("west", vec!["z"])]);
-        assert_eq!(holdings.of(&shard("c")).count(), 0);
-        assert_eq!(holdings.of(&shard("a")).count(), 3);
+        let of = |name: &str| -> Vec<_> {
+            let shard = shard(name);
+            let held = ledger.held_by_cluster(&shard);
+            held.map(|(cluster, all)| (cluster.to_owned(), all.join(" "))).collect()
+        };
+        let said = |held: &[(&str, &str)]| -> Vec<_> {
+            let held = held.iter();
+            held.map(|(cluster, all)| ((*cluster).to_owned(), (*all).to_owned()))
+                .collect()
+        };
+        assert_eq!(of("a"), said(&[("east", "x z"), ("west", "y")]));
+        assert_eq!(of("b"), said(&[("east", "y"), ("west", "z")]));
+        assert_eq!(ledger.held_by(&shard("c")).count(), 0);
+        assert_eq!(ledger.held_by(&shard("a")).count(), 3);
     }
 }

@@ -19,6 +19,7 @@ pub(in crate::compile) struct Fleet {
     pub(in crate::compile) state: State,
     /// As compiled last.
     last: Option<World>,
+    memo: Memo,
 }
 
 pub(in crate::compile) fn shard_name(name: &str) -> ShardName {
@@ -97,7 +98,7 @@ impl Fleet {
 
     pub(in crate::compile) fn inventory(&mut self, cluster: &str, namespaces: &[&str]) {
         let namespaces = namespaces.iter().map(|name| ((*name).to_owned(), Namespace::default()));
-        self.agent(cluster).namespaces = Some(namespaces.collect());
+        self.agent(cluster).namespaces = Some(namespaces.collect()).into();
     }
 
     /// As an agent labels.
@@ -178,9 +179,23 @@ impl Fleet {
     }
 
     pub(in crate::compile) fn compile_at(&mut self, released: impl Into<Released>, now: Timestamp) -> World {
-        let decided = decide(&self.facts, &Settings::default(), &self.state, &released.into(), now);
-        self.state = decided.state.clone();
         let settings = Settings::default();
+        let given = Given {
+            facts: &self.facts,
+            settings: &settings,
+            before: &self.state,
+            released: &released.into(),
+            now,
+        };
+        let decided = decide(given, &mut self.memo);
+        let anew = decide(given, &mut Memo::default());
+        assert_eq!(
+            decided.state, anew.state,
+            "what the run before found out changes nothing"
+        );
+        assert_eq!(decided.verdicts, anew.verdicts, "nor any verdict");
+        assert!(decided.state.ledger.is_consistent());
+        self.state = decided.state.clone();
         let world = render(&self.facts, &settings, decided.clone(), self.last.as_ref(), now);
         let anew = render(&self.facts, &settings, decided, None, now);
         assert!(

@@ -189,7 +189,7 @@ fn of_a_silent_member_what_was_had_stays() {
     let world = fleet.compile(ALL);
     assert!(world.shards[&shard_name("a")].wanted.members[0].unreported);
     assert_eq!(world.conflicts("b"), ["west/ns-b (of ops/a)"]);
-    fleet.agent("west").namespaces = inventory;
+    fleet.agent("west").namespaces = inventory.into();
     assert_eq!(fleet.compile(ALL).owner("west", "ns-b"), Some("a"));
 }
 

@@ -61,7 +61,7 @@ impl Fleet {
             }
             Step::Delete(shard) => self.delete(SHARDS[*shard]),
             Step::Inventory(cluster, namespaces) => self.inventory(CLUSTERS[*cluster], &names(namespaces)),
-            Step::AgentSilent(cluster) => self.agent(CLUSTERS[*cluster]).namespaces = None,
+            Step::AgentSilent(cluster) => self.agent(CLUSTERS[*cluster]).namespaces = None.into(),
             Step::Take(_) | Step::Restart(_) => {}
         }
     }

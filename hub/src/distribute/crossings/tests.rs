@@ -60,7 +60,7 @@ fn facts() -> Facts {
                 .into(),
             ..v1::Allowed::default()
         }),
-        namespaces: Some([("ns-b".to_owned(), Namespace::default())].into()),
+        namespaces: Some([("ns-b".to_owned(), Namespace::default())].into()).into(),
         ..AgentReport::default()
     };
     facts.agents.insert("east".to_owned(), agent);

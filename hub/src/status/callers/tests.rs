@@ -103,7 +103,6 @@ fn told_with(facts: &Facts, world: &World, name: &str, held: &[(&str, &str)]) ->
             facts,
             world,
             routers,
-            holdings: &crate::compile::Holdings::default(),
             now: jiff::Timestamp::UNIX_EPOCH,
         };
         let found = distributed(sources, &name, &callers);

@@ -153,7 +153,6 @@ impl Scene {
             facts: &self.facts,
             world: &self.world,
             routers: &self.routers,
-            holdings: &crate::compile::Holdings::default(),
             now: self.now,
         };
         let (name, object) = self.facts.policies.iter().next().unwrap();

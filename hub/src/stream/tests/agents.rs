@@ -100,7 +100,7 @@ async fn an_agent_is_its_key_and_not_its_name() {
 async fn of_a_pin_without_a_key_the_first_agent_seen_is_the_one() {
     let hub = TestHub::start().await;
     let (issued, key) = hub.enroll_agent("east").await;
-    let mut pins = hub.index.read(|facts| facts.pins.clone());
+    let mut pins = hub.index.read(|facts| (*facts.pins).clone());
     pins.get_mut("east").unwrap().agent_keys.clear();
     let path = "/api/v1/namespaces/portolan-system/configmaps/portolan-pins";
     hub.objects.lock().get_mut(path).unwrap()["data"]["east"] = json!(serde_json::to_string(&pins["east"]).unwrap());

@@ -1,0 +1,225 @@
+//! Which clusters have to be judged anew, and what came of the others.
+//!
+//! A pair goes by what is asked for in its cluster, by its part of the ledger, and by the cluster's facts. Where all of these are as
+//! in the last run, and that left the ledger as it was, the same comes out again. What is not settled, on its way or withheld
+//! is judged in every run.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use portolan_crds::ShardName;
+
+use super::draft::Draft;
+use super::{Contested, Given, Verdict};
+use crate::compile::ledger::{Clusters, Ledger, Pairs};
+use crate::compile::roots::Generated;
+use crate::compile::wanted::Wanted;
+use crate::facts::{Facts, OfPairs};
+
+/// What came of the last run.
+#[derive(Debug, Clone, Default)]
+pub(in crate::compile) struct Judgements {
+    /// Clusters that the last run left as it found them.
+    steady: BTreeMap<String, Grounds>,
+    /// What shards asked for, and how they stood to each other.
+    drafts: BTreeMap<ShardName, Standpoint>,
+    /// Pairs that others have, of the shards that have to do with any.
+    contests: BTreeMap<ShardName, Contests>,
+}
+
+/// Pairs of a shard that others have: those that they go on wanting, and those that they let go of.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Contests {
+    pub(super) shared: Vec<Contested>,
+    pub(super) moving: Vec<Contested>,
+}
+
+/// What a cluster's pairs were moved on by.
+#[derive(Debug, Clone)]
+struct Grounds {
+    facts: OfPairs,
+    pairs: Option<Arc<Pairs>>,
+}
+
+/// What of a draft has a say in what becomes of pairs.
+#[derive(Debug, Clone)]
+struct Standpoint {
+    uid: String,
+    /// When it may claim, by `by_age`.
+    turn: (Timestamp, Timestamp),
+    root: Option<ShardName>,
+    is_discarded: bool,
+    is_settled: bool,
+    generated: Option<Arc<Generated>>,
+    /// By the present spec and the accepted one.
+    wanted: Vec<Arc<Wanted>>,
+}
+
+impl Standpoint {
+    fn of(draft: &Draft<'_>, is_discarded: bool, eldest: Timestamp) -> Self {
+        let present = draft.present.as_ref().ok().map(|(_, wanted)| wanted);
+        let accepted = draft.accepted.as_ref().map(|(_, wanted)| wanted);
+        Self {
+            uid: draft.object.uid.clone(),
+            turn: (eldest, draft.object.created),
+            root: draft.kin.root().cloned(),
+            is_discarded,
+            is_settled: draft.settled,
+            generated: draft.kin.in_force.clone(),
+            wanted: present.into_iter().chain(accepted).cloned().collect(),
+        }
+    }
+
+    /// Whether it has the same say as it had, and is not up for any decision.
+    fn is_as(&self, before: &Self) -> bool {
+        let same_generated = match (&self.generated, &before.generated) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        let wanted = self.wanted.iter().map(Arc::as_ptr);
+        self.is_settled
+            && before.is_settled
+            && same_generated
+            && wanted.eq(before.wanted.iter().map(Arc::as_ptr))
+            && self.uid == before.uid
+            && self.turn == before.turn
+            && self.root == before.root
+            && self.is_discarded == before.is_discarded
+    }
+
+    fn clusters(&self) -> impl Iterator<Item = &String> {
+        self.wanted.iter().flat_map(|wanted| wanted.clusters())
+    }
+}
+
+/// What this run has to judge, and what it is judged by.
+pub(super) struct Docket {
+    pub(super) judged: Clusters,
+    drafts: BTreeMap<ShardName, Standpoint>,
+}
+
+impl Judgements {
+    /// What has to be judged anew. `discarded`: whether a shard is, if nothing is refused.
+    pub(super) fn docket(
+        &self,
+        given: Given<'_>,
+        ledger: &Ledger,
+        drafts: &[Draft<'_>],
+        is_discarded: impl Fn(&ShardName) -> bool,
+    ) -> Docket {
+        let facts = given.facts;
+        let mut docket = Docket {
+            judged: Clusters::new(),
+            drafts: BTreeMap::new(),
+        };
+        let mut same = HashMap::new();
+        for draft in drafts {
+            let family = draft.kin.root().unwrap_or(draft.name);
+            let eldest = facts
+                .shards
+                .get(family)
+                .map_or(draft.object.created, |root| root.created);
+            let standpoint = Standpoint::of(draft, is_discarded(draft.name), eldest);
+            let before = self.drafts.get(draft.name);
+            // Drafts of roots come before those of their children. One that is being deleted has none.
+            let is_of_same = draft
+                .kin
+                .root()
+                .is_none_or(|root| same.get(root).copied().unwrap_or(true));
+            let is_same = is_of_same && before.is_some_and(|before| standpoint.is_as(before));
+            same.insert(draft.name, is_same);
+            if !is_same {
+                let clusters = standpoint
+                    .clusters()
+                    .chain(before.into_iter().flat_map(Standpoint::clusters));
+                docket.judged.extend(clusters.cloned());
+            }
+            docket.drafts.insert(draft.name.clone(), standpoint);
+        }
+        let gone = self.drafts.iter().filter(|(name, _)| !same.contains_key(name));
+        docket
+            .judged
+            .extend(gone.flat_map(|(_, before)| before.clusters()).cloned());
+        let asked_for = docket.drafts.values().flat_map(Standpoint::clusters);
+        let known: std::collections::BTreeSet<_> = asked_for.map(String::as_str).chain(ledger.clusters()).collect();
+        let unsteady = known.into_iter().filter(|cluster| {
+            let was_on_its_way = given
+                .before
+                .ledger
+                .shared(cluster)
+                .is_some_and(|pairs| pairs.are_on_their_way());
+            was_on_its_way || ledger.is_withholding() || !self.is_steady(facts, ledger, cluster)
+        });
+        let unsteady: Vec<_> = unsteady.map(str::to_owned).collect();
+        docket.judged.extend(unsteady);
+        docket
+    }
+
+    fn is_steady(&self, facts: &Facts, ledger: &Ledger, cluster: &str) -> bool {
+        let pairs = ledger.shared(cluster);
+        let on_their_way = pairs.is_some_and(|pairs| pairs.are_on_their_way());
+        let grounds = self.steady.get(cluster);
+        !on_their_way
+            && grounds.is_some_and(|grounds| {
+                grounds.facts == facts.of_pairs(cluster) && are_shared(pairs, grounds.pairs.as_ref())
+            })
+    }
+
+    /// What came of the last run for a shard in a cluster that is not judged anew.
+    pub(super) fn contests_in(&self, shard: &ShardName, cluster: &str) -> Contests {
+        let Some(contests) = self.contests.get(shard) else {
+            return Contests::default();
+        };
+        let in_cluster = |contested: &&Contested| contested.pair.split('/').next() == Some(cluster);
+        let of = |all: &[Contested]| all.iter().filter(in_cluster).cloned().collect();
+        Contests {
+            shared: of(&contests.shared),
+            moving: of(&contests.moving),
+        }
+    }
+
+    /// Notes what came of this run. `found`: the ledger that it began with, and `left`: the one that it ends with.
+    pub(in crate::compile) fn note(&mut self, facts: &Facts, judged: &Clusters, (found, left): (&Ledger, &Ledger)) {
+        if left.is_withholding() {
+            *self = Self::default();
+            return;
+        }
+        for cluster in judged {
+            let pairs = left.shared(cluster);
+            if are_shared(found.shared(cluster), pairs) {
+                let grounds = Grounds {
+                    facts: facts.of_pairs(cluster),
+                    pairs: pairs.cloned(),
+                };
+                self.steady.insert(cluster.clone(), grounds);
+            } else {
+                self.steady.remove(cluster);
+            }
+        }
+    }
+
+    pub(super) fn note_verdicts(&mut self, docket: Docket, verdicts: &BTreeMap<ShardName, Verdict>) {
+        self.drafts = docket.drafts;
+        let contested = verdicts
+            .iter()
+            .filter(|(_, verdict)| !verdict.conflicts.is_empty() || !verdict.awaited.is_empty());
+        let contests = contested.map(|(name, verdict)| {
+            let contests = Contests {
+                shared: verdict.conflicts.clone(),
+                moving: verdict.awaited.clone(),
+            };
+            (name.clone(), contests)
+        });
+        self.contests = contests.collect();
+    }
+}
+
+fn are_shared(one: Option<&Arc<Pairs>>, other: Option<&Arc<Pairs>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,81 @@
+//! The pairs of one cluster, and what is to be known of all of them without looking at each. Ledgers in which they are the same share
+//! them: from one run to the next nearly all clusters stay as they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_crds::ShardName;
+
+use super::Entry;
+
+/// Pairs of one cluster by namespace. Never changed: others take their place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::compile) struct Pairs {
+    entries: BTreeMap<String, Entry>,
+    /// Whoever has any of them, releasing or not.
+    owners: BTreeSet<ShardName>,
+    /// Some of it is being released.
+    pub(in crate::compile) is_releasing: bool,
+    /// Of some of it the member is to fence off what still arrives.
+    pub(super) is_closing: bool,
+    /// Writes to some of it do not say their epoch, though it has an owner.
+    is_open: bool,
+    /// For some of it, it is waited until routers have heard that writes are to say their epoch.
+    pub(super) awaits_epochs: bool,
+    /// The highest epoch of any of them.
+    pub(super) highest_epoch: u64,
+}
+
+impl Pairs {
+    pub(super) fn new(entries: BTreeMap<String, Entry>) -> Self {
+        let mut pairs = Self::default();
+        for entry in entries.values() {
+            if let Some(owner) = entry.owner.as_ref().filter(|owner| !pairs.owners.contains(*owner)) {
+                pairs.owners.insert(owner.clone());
+            }
+            pairs.is_releasing |= entry.releasing_since.is_some();
+            pairs.is_closing |= entry.closing;
+            pairs.is_open |= entry.owner.is_some() && !entry.is_fenced();
+            pairs.awaits_epochs |= entry.saying_since.is_some();
+            pairs.highest_epoch = pairs.highest_epoch.max(entry.owner_count).max(entry.fence.epoch);
+        }
+        pairs.entries = entries;
+        pairs
+    }
+
+    pub(super) fn entries(&self) -> &BTreeMap<String, Entry> {
+        &self.entries
+    }
+
+    /// Whoever has any of them, releasing or not.
+    pub(in crate::compile) fn owners(&self) -> &BTreeSet<ShardName> {
+        &self.owners
+    }
+
+    /// Whether there is any that its member may have to be told to fence off.
+    pub(in crate::compile) fn may_want_fences(&self) -> bool {
+        self.is_closing || self.is_open
+    }
+
+    /// Whether what becomes of them depends on how far routers are, and on how often it was looked.
+    pub(in crate::compile) fn are_on_their_way(&self) -> bool {
+        self.is_releasing || self.is_closing || self.awaits_epochs
+    }
+}
+
+/// Clusters of which the two do not share what they say, with that.
+pub(in crate::compile) fn unshared<'a, V>(
+    ours: &'a BTreeMap<String, Arc<V>>,
+    theirs: &'a BTreeMap<String, Arc<V>>,
+) -> impl Iterator<Item = (&'a String, Option<&'a V>, Option<&'a V>)> {
+    let here = ours
+        .iter()
+        .map(|(cluster, one)| (cluster, Some(one), theirs.get(cluster)));
+    let there = theirs.iter().filter(|(cluster, _)| !ours.contains_key(*cluster));
+    let all = here.chain(there.map(|(cluster, other)| (cluster, None, Some(other))));
+    let shared = |one: Option<&Arc<V>>, other: Option<&Arc<V>>| {
+        one.zip(other).is_some_and(|(one, other)| Arc::ptr_eq(one, other))
+    };
+    let unshared = all.filter(move |(_, one, other)| !shared(*one, *other));
+    unshared.map(|(cluster, one, other)| (cluster, one.map(|one| &**one), other.map(|other| &**other)))
+}
