@@ -38,7 +38,9 @@ const STALLED: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Change {
     Nothing,
-    /// Conditions and figures may differ; what routers know does not.
+    /// Figures may differ, or a status that was written has come back: statuses are looked at now and then in any case.
+    Figures,
+    /// Conditions may differ; what routers know does not.
     Status,
     /// What routers must know may differ.
     Compile,
@@ -78,7 +80,7 @@ impl Index {
         self.compile.subscribe()
     }
 
-    /// Changes whenever anything did.
+    /// Changes whenever more than figures did.
     pub(crate) fn status_changes(&self) -> watch::Receiver<u64> {
         self.status.subscribe()
     }
@@ -147,7 +149,7 @@ impl Facts {
         let member = member_from(object, before);
         let change = match before {
             Some(before) if *before == member => Change::Nothing,
-            Some(before) if same_but_status(before, &member) => Change::Status,
+            Some(before) if same_but_status(before, &member) => Change::Figures,
             _ => Change::Compile,
         };
         let replaced = before.is_some_and(|before| before.uid != member.uid);
@@ -198,7 +200,11 @@ impl Facts {
                     && before.root == shard.root
                     && before.forced == shard.forced =>
             {
-                Change::Status
+                if before.has_finalizer == shard.has_finalizer {
+                    Change::Figures
+                } else {
+                    Change::Status
+                }
             }
             _ => Change::Compile,
         };
@@ -235,7 +241,11 @@ impl Facts {
                     && before.key_hashes == router.key_hashes
                     && before.subscription == router.subscription =>
             {
-                Change::Status
+                if before.generation == router.generation {
+                    Change::Figures
+                } else {
+                    Change::Status
+                }
             }
             _ => Change::Compile,
         };

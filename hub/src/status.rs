@@ -1,7 +1,7 @@
 //! Facts, world and acknowledgements → the objects' statuses.
 //!
 //! What a status says is pure (`member`, `shard`, `router`, `policies`); this file decides when it is worth a write: at once when something
-//! material changed, every ten seconds when only figures did, never when nothing did; that of a policy at most every five.
+//! material changed, every ten seconds or more when only figures did, never when nothing did; that of a policy at most every five.
 //! One replica writes; with several, only the leader would.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use self::events::BreakerEvents;
 use self::object::{Object, Status, write};
@@ -48,13 +48,19 @@ mod shard;
 const SETTLE: Duration = Duration::from_millis(100);
 /// Time alone makes heartbeats too old and tokens expire.
 const TICK: Duration = Duration::from_secs(1);
+/// While nothing else changes, a tick looks at one object in so many, each in its turn.
+const TURNS: usize = 10;
 /// After a pass it rests for so many times as long as that took: of a large fleet a pass takes a good part of a second, and
 /// something changes all the time.
-const REST_FACTOR: u32 = 3;
+const REST_FACTOR: u32 = 10;
 /// Objects that are looked at before agents and watches may write facts again.
 const AT_ONCE: usize = 32;
-/// Heartbeats, latencies and counts are written this often.
+/// Heartbeats, latencies and counts are written this often; those of more members than a few hundred more seldom, so that there is
+/// no more than one such write in [`FIGURES_EACH`].
 const FIGURES_PERIOD: Duration = Duration::from_secs(10);
+/// But for the sake of hubs that start and find out how long ago an agent was heard (`member`), not more seldom than this.
+const FIGURES_PERIOD_MAX: Duration = Duration::from_secs(30);
+const FIGURES_EACH: Duration = Duration::from_millis(30);
 /// No status of a policy is written more often: routers' rules open and close as often as callers like.
 const POLICY_PERIOD: Duration = Duration::from_secs(5);
 /// What we wrote counts as the object's status until the watch has had time to bring it back.
@@ -89,6 +95,17 @@ pub(crate) struct StatusWriter {
     breaker_presences: Presences,
     policy_presences: Presences,
     started: Instant,
+    /// How often figures are written.
+    figures_period: Duration,
+}
+
+/// Which objects are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Something has changed.
+    AtAll,
+    /// Of [`TURNS`], from 0.
+    AtThoseWhoseTurnIs(usize),
 }
 
 #[derive(Debug)]
@@ -108,6 +125,7 @@ impl StatusWriter {
             breaker_presences: Presences::default(),
             policy_presences: Presences::default(),
             started: Instant::now(),
+            figures_period: FIGURES_PERIOD,
             client,
             namespace: namespace.to_owned(),
             index,
@@ -121,24 +139,34 @@ impl StatusWriter {
     pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
         let (mut facts, mut acks) = (self.index.status_changes(), self.acks.changes());
         let mut rules = self.acks.rule_changes();
-        let mut rest = SETTLE;
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut turn, mut rest) = (0, SETTLE);
         loop {
-            tokio::select! {
-                _ = facts.changed() => {}
-                _ = acks.changed() => {}
-                _ = rules.changed() => {}
-                _ = worlds.changed() => {}
-                Ok(()) = self.withheld.changed() => {}
-                () = tokio::time::sleep(TICK) => {}
-            }
-            tokio::time::sleep(rest).await;
+            let changed = tokio::select! {
+                _ = facts.changed() => true,
+                _ = acks.changed() => true,
+                _ = rules.changed() => true,
+                _ = worlds.changed() => true,
+                Ok(()) = self.withheld.changed() => true,
+                _ = ticks.tick() => false,
+            };
+            let look = if changed {
+                tokio::time::sleep(rest).await;
+                Look::AtAll
+            } else {
+                turn = (turn + 1) % TURNS;
+                Look::AtThoseWhoseTurnIs(turn)
+            };
             facts.mark_unchanged();
             acks.mark_unchanged();
             rules.mark_unchanged();
             worlds.mark_unchanged();
             let begun = Instant::now();
-            self.observe(&worlds, &metrics);
-            let due = self.due(&worlds);
+            if look == Look::AtAll {
+                self.observe(&worlds, &metrics);
+            }
+            let due = self.due(&worlds, look).await;
             rest = SETTLE.max(begun.elapsed() * REST_FACTOR);
             self.write(due, &metrics).await;
         }
@@ -166,7 +194,7 @@ impl StatusWriter {
     }
 
     /// Statuses that are worth a write now, with the uid of the object that each is about.
-    fn due(&mut self, worlds: &Worlds) -> Vec<(Object, (String, Status))> {
+    async fn due(&mut self, worlds: &Worlds, look: Look) -> Vec<(Object, (String, Status))> {
         let Some(world) = worlds.borrow().as_ref().map(|published| published.world.clone()) else {
             return Vec::new();
         };
@@ -181,7 +209,8 @@ impl StatusWriter {
                 presences(|router| router.heard.is_some()),
                 presences(|router| router.told_rules.is_some() || !router.serves_policies),
             );
-            objects(facts)
+            self.figures_period = figures_period(facts);
+            objects(facts, look, now)
         });
         let mut due = Vec::new();
         for some in objects.chunks(AT_ONCE) {
@@ -196,6 +225,8 @@ impl StatusWriter {
                 let wanted: Vec<_> = wanted.collect();
                 due.extend(wanted.into_iter().filter(|wanted| self.is_due(wanted)));
             });
+            // Of a large fleet it takes a good part of a second, in which sessions must not wait.
+            tokio::task::yield_now().await;
         }
         let policies = index.read(|facts| {
             self.of_policies(Sources {
@@ -214,7 +245,9 @@ impl StatusWriter {
         let written = self.written.get(&wanted.object);
         let is_early = matches!(wanted.object, Object::Policy(_))
             && written.is_some_and(|written| written.at.elapsed() < POLICY_PERIOD);
-        !is_early && !self.writer.rests(&wanted.object) && is_due(written, &wanted.status, &wanted.observed)
+        !is_early
+            && !self.writer.rests(&wanted.object)
+            && is_due(written, (&wanted.status, &wanted.observed), self.figures_period)
     }
 
     /// Forgets objects that are gone, and no others: of one that was just edited nothing can be said for a moment.
@@ -256,6 +289,9 @@ impl StatusWriter {
     }
 
     fn of_policies(&mut self, sources: Sources<'_>) -> Vec<Wanted> {
+        if sources.facts.policies.is_empty() {
+            return Vec::new();
+        }
         let withheld = self.withheld.borrow().clone();
         let common = Common::of(sources, &withheld, &self.policy_presences);
         let policies = sources.facts.policies.iter().filter_map(|(name, object)| {
@@ -309,12 +345,29 @@ struct Wanted {
     observed: Status,
 }
 
-/// All but policies.
-fn objects(facts: &Facts) -> Vec<Object> {
+/// All that are to be looked at, but for policies. Of members that are not heard it is known that they may be told of as such by
+/// now.
+fn objects(facts: &Facts, look: Look, now: Timestamp) -> Vec<Object> {
+    let is_turn = |(index, _): &(usize, Object)| match look {
+        Look::AtAll => true,
+        Look::AtThoseWhoseTurnIs(turn) => index % TURNS == turn,
+    };
     let members = facts.members.keys().cloned().map(Object::Member);
     let shards = facts.shards.keys().cloned().map(Object::Shard);
     let routers = facts.routers.keys().cloned().map(Object::Router);
-    members.chain(shards).chain(routers).collect()
+    let all = members.chain(shards).chain(routers).enumerate();
+    let is_unheard =
+        |object: &Object| matches!(object, Object::Member(cluster) if member::is_unheard(facts, cluster, now));
+    let looked_at = all.filter(|numbered| is_turn(numbered) || is_unheard(&numbered.1));
+    looked_at.map(|(_, object)| object).collect()
+}
+
+/// Heartbeats of many members are told of more seldom: each costs a write.
+fn figures_period(facts: &Facts) -> Duration {
+    let members = u32::try_from(facts.members.len()).unwrap_or(u32::MAX);
+    FIGURES_EACH
+        .saturating_mul(members)
+        .clamp(FIGURES_PERIOD, FIGURES_PERIOD_MAX)
 }
 
 /// Rules that refuse all, in connected routers.
@@ -337,14 +390,14 @@ fn standing(standing: Standing) -> PolicyStanding {
 }
 
 /// Whether `wanted` is worth a write, given what was written last and what the watch shows.
-fn is_due(written: Option<&Written>, wanted: &Status, observed: &Status) -> bool {
+fn is_due(written: Option<&Written>, (wanted, observed): (&Status, &Status), figures_period: Duration) -> bool {
     let present = written
         .filter(|written| written.at.elapsed() < TRUST_WRITTEN)
         .map_or(observed, |written| &written.status);
     if wanted == present {
         return false;
     }
-    wanted.material() != present.material() || written.is_none_or(|written| written.at.elapsed() >= FIGURES_PERIOD)
+    wanted.material() != present.material() || written.is_none_or(|written| written.at.elapsed() >= figures_period)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use portolan_crds::GroupResource;
 use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_runtime::Secret;
@@ -21,6 +21,9 @@ use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, counted, cov
 /// Without a word of its agent a member's objects may lack labels that it would have given: a namespace may have been made
 /// anew. Six heartbeats.
 const COVERAGE_AGES: Duration = Duration::from_secs(30);
+
+/// Two heartbeats: an agent that beats more seldom may have been told of as not heard.
+const BEATS_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// No epoch of ours is beyond it. A member that said so would use up the epochs of all others.
 const MAX_EPOCH: u64 = 1 << 40;
@@ -185,20 +188,30 @@ impl AgentReport {
     }
 
     fn beat(&mut self, beat: v1::Heartbeat, at: Timestamp) -> Change {
-        if !beat.kubernetes_version.is_empty() {
+        let mut is_news = false;
+        if !beat.kubernetes_version.is_empty() && beat.kubernetes_version != self.kubernetes_version {
             self.kubernetes_version = beat.kubernetes_version;
+            is_news = true;
         }
         if beat.resource_version > 0 {
             self.version_read = beat.resource_version;
         }
         let was_unready = self.is_unready();
-        self.heartbeat = Some(Heartbeat {
+        let beat = Heartbeat {
             at,
             api_ready: beat.api_ready,
             latency_milliseconds: beat.latency_milliseconds,
             message: beat.message,
+        };
+        let before = self.heartbeat.replace(beat.clone());
+        is_news |= before.is_none_or(|before| {
+            let is_late = at.duration_since(before.at) > BEATS_WITHIN;
+            is_late || before.api_ready != beat.api_ready || before.message != beat.message
         });
-        self.told_unready(was_unready)
+        match self.told_unready(was_unready) {
+            Change::Status if !is_news => Change::Figures,
+            change => change,
+        }
     }
 
     /// Routers are told when it says otherwise than before.
@@ -273,7 +286,7 @@ impl AgentReport {
         let before = told(&self.coverage);
         match fold(&mut self.coverage, delta.reset, upserted, removed) {
             _ if self.has_counted() && !had_counted => Change::Compile,
-            Change::Compile if before == told(&self.coverage) => Change::Status,
+            Change::Compile if before == told(&self.coverage) => Change::Figures,
             change => change,
         }
     }

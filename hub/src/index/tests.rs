@@ -210,14 +210,19 @@ fn status_alone_does_not_wake_the_compiler() {
     facts.apply_member(&member("east", good()));
     let mut with_status = member("east", good());
     with_status.data["status"] = json!({"kubernetesVersion": "v1"});
-    assert_eq!(facts.apply_member(&with_status), Change::Status);
+    assert_eq!(facts.apply_member(&with_status), Change::Figures);
     facts.agent_connected("east", 1, &v1::AgentHello::default());
     let beat = v1::Heartbeat {
         api_ready: true,
         ..v1::Heartbeat::default()
     };
-    let beat = Report::Heartbeat(beat, Timestamp::UNIX_EPOCH);
-    assert_eq!(folded(&mut facts, 1, beat), Change::Status);
+    let mut beat = |second| {
+        let beat = Report::Heartbeat(beat.clone(), Timestamp::from_second(second).unwrap());
+        folded(&mut facts, 1, beat)
+    };
+    assert_eq!(beat(0), Change::Status, "it is heard");
+    assert_eq!([beat(5), beat(10)], [Change::Figures; 2]);
+    assert_eq!(beat(60), Change::Status, "it is heard again");
 }
 
 #[test]
@@ -336,7 +341,7 @@ fn figures_of_labelled_kinds_do_not_wake_the_compiler() {
     assert_eq!(report(1, 2), Change::Compile);
     assert_eq!(report(2, 3), Change::Compile, "people are told how far it is");
     assert_eq!(report(3, 3), Change::Compile);
-    assert_eq!(report(4, 4), Change::Status, "one object more is nothing to a router");
+    assert_eq!(report(4, 4), Change::Figures, "one object more is nothing to a router");
     assert_eq!(report(4, 4), Change::Nothing);
 }
 

@@ -67,6 +67,12 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
     status
 }
 
+/// Whether its agent was heard, and is not any more.
+pub(super) fn is_unheard(facts: &Facts, cluster: &str, now: Timestamp) -> bool {
+    let heartbeat = facts.agents.get(cluster).and_then(|agent| agent.heartbeat.as_ref());
+    heartbeat.is_some_and(|beat| now.duration_since(beat.at) > HEARTBEAT_LOST_AFTER)
+}
+
 /// After a restart of the hub, what only the agent knows is left as it was until the agent has had time to come back.
 fn may_return(status: &MemberClusterStatus, now: Timestamp) -> bool {
     let last = status.last_heartbeat.as_ref();

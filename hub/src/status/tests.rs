@@ -43,7 +43,7 @@ async fn a_status_is_of_one_object_and_not_of_its_name() {
         Arc::default(),
         &Arbiter::default(),
     );
-    let due = writer.due(&published);
+    let due = writer.due(&published, Look::AtAll).await;
     writer.write(due, &Metrics::default()).await;
     assert_eq!(sent.lock()[0]["metadata"], json!({"name": "east", "uid": "one"}));
 }
@@ -113,7 +113,7 @@ async fn edits_do_not_make_a_policy_be_written_more_often() {
     let (worlds, published) = watch::channel(Some(calm(&index)));
     let mut writer = StatusWriter::new(client, "system", index.clone(), Arc::default(), &Arbiter::default());
     let mut pass = async || {
-        let due = writer.due(&published);
+        let due = writer.due(&published, Look::AtAll).await;
         writer.write(due, &Metrics::default()).await;
         let sent = sent.lock().drain(..).collect::<Vec<_>>().into_iter();
         sent.filter(|(what, _)| what == "status").count()
@@ -153,7 +153,7 @@ async fn a_policy_is_written_once_in_five_seconds_and_its_rules_are_told_once() 
             ..RuleReport::default()
         };
         acks.policies_reported("r", 1, report);
-        let due = writer.due(&published);
+        let due = writer.due(&published, Look::AtAll).await;
         writer.write(due, &Metrics::default()).await;
         let sent = sent.lock().drain(..).collect::<Vec<_>>().into_iter();
         let told = sent.map(|(what, body)| body["reason"].as_str().map_or(what, str::to_owned));
@@ -203,7 +203,7 @@ async fn a_router_that_comes_back_and_reports_that_are_full_tell_of_nothing_that
     };
     let mut pass = async || {
         tokio::time::advance(POLICY_PERIOD).await;
-        let due = writer.due(&published);
+        let due = writer.due(&published, Look::AtAll).await;
         writer.write(due, &Metrics::default()).await;
         let sent = sent.lock().drain(..).collect::<Vec<_>>().into_iter();
         let told = sent.filter_map(|(_, body)| {
@@ -251,7 +251,7 @@ async fn a_refused_status_is_not_sent_again_at_once() {
         &Arbiter::default(),
     );
     let mut pass = async || {
-        let due = writer.due(&published);
+        let due = writer.due(&published, Look::AtAll).await;
         writer.write(due, &Metrics::default()).await;
         asked.load(Ordering::Relaxed)
     };

@@ -21,6 +21,6 @@ fn routers_are_told_when_it_says_otherwise_and_its_silence_says_nothing() {
     };
     assert_eq!(told(beat(true)), (Change::Status, false));
     assert_eq!(told(beat(false)), (Change::Compile, true));
-    assert_eq!(told(beat(false)), (Change::Status, true));
+    assert_eq!(told(beat(false)), (Change::Figures, true));
     assert_eq!(told(Report::Disconnected), (Change::Compile, false));
 }
