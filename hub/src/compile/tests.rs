@@ -17,6 +17,7 @@ mod fleet;
 mod handover;
 mod laws;
 mod locks;
+mod memo;
 mod policies;
 mod revisions;
 mod root_runs;
