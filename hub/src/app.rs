@@ -149,17 +149,7 @@ impl Parts {
             .clone()
             .run(self.worlds.subscribe(), self.index.clone(), self.metrics.clone());
         self.spawn("shares", shares);
-        let distributor = Distributor {
-            index: self.index.clone(),
-            acks: self.acks.clone(),
-            settings: self.config.settings.clone(),
-            metrics: self.metrics.clone(),
-            ledger,
-            worlds: self.worlds.clone(),
-            reborn: false,
-            confirmed: Instant::now(),
-            memo: Memo::default(),
-        };
+        let distributor = self.distributor(ledger);
         self.tasks
             .spawn_service("distribute", async { Ok(distributor.run(stored).await?) });
         let status = StatusWriter::new(
@@ -223,6 +213,20 @@ impl Parts {
         let publish = || ca::publish(&self.client, &self.config.namespace, current.bundle());
         retry("publish the certificate of the hub CA", &ready, publish).await;
         ready.ready();
+    }
+
+    fn distributor(&self, ledger: Store) -> Distributor {
+        Distributor {
+            index: self.index.clone(),
+            acks: self.acks.clone(),
+            settings: self.config.settings.clone(),
+            metrics: self.metrics.clone(),
+            ledger,
+            worlds: self.worlds.clone(),
+            reborn: false,
+            confirmed: Instant::now(),
+            memo: Memo::default(),
+        }
     }
 
     async fn load_pins(&self, pins: &Pins) {

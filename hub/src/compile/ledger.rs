@@ -339,7 +339,7 @@ impl Ledger {
             let mut entries = self.pairs.get(cluster).into_iter().flat_map(|pairs| pairs.entries());
             if !entries.all(|(namespace, entry)| is_kept(namespace, entry)) {
                 self.change(cluster, |entries| {
-                    entries.retain(|namespace, entry| is_kept(namespace, entry))
+                    entries.retain(|namespace, entry| is_kept(namespace, entry));
                 });
             }
         }

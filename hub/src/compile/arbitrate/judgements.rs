@@ -4,7 +4,7 @@
 //! in the last run, and that left the ledger as it was, the same comes out again. What is not settled, on its way or withheld
 //! is judged in every run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -143,7 +143,7 @@ impl Judgements {
             .judged
             .extend(gone.flat_map(|(_, before)| before.clusters()).cloned());
         let asked_for = docket.drafts.values().flat_map(Standpoint::clusters);
-        let known: std::collections::BTreeSet<_> = asked_for.map(String::as_str).chain(ledger.clusters()).collect();
+        let known: BTreeSet<_> = asked_for.map(String::as_str).chain(ledger.clusters()).collect();
         let unsteady = known.into_iter().filter(|cluster| {
             let was_on_its_way = given
                 .before

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portolan_crds::ShardName;
 
-use super::{Clusters, Entry, Ledger, unshared};
+use super::{Clusters, Entry, Ledger, Pairs, unshared};
 
 /// Where each namespace that a shard has is: namespace → cluster.
 pub(in crate::compile) type Homes<'a> = BTreeMap<&'a str, &'a str>;
@@ -94,7 +94,7 @@ impl Ledger {
     pub(in crate::compile) fn touched_since<'a>(&'a self, before: &'a Self) -> BTreeSet<&'a ShardName> {
         let mut touched = BTreeSet::new();
         for (_, one, other) in unshared(&before.pairs, &self.pairs) {
-            touched.extend(one.into_iter().chain(other).flat_map(|pairs| pairs.owners()));
+            touched.extend(one.into_iter().chain(other).flat_map(Pairs::owners));
         }
         for (_, one, other) in unshared(&before.departures, &self.departures) {
             let departures = one.into_iter().chain(other);
