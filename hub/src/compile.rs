@@ -267,7 +267,11 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
     ledger.free(facts, released, now);
     ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
     let found = ledger.clone();
-    let outcome = arbitrate::arbitrate(Given { before, ..given }, &found, memo);
+    let outcome = arbitrate::arbitrate(
+        Given { before, ..given },
+        &found,
+        (&mut memo.asked, &mut memo.judgements),
+    );
     ledger.settle(facts, (&outcome.claims, &outcome.judged), (run, now));
     ledger.fence(facts, released, (run, &outcome.judged));
     ledger.forget(facts, &outcome.judged);

@@ -17,9 +17,8 @@ use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_rea
 
 use self::draft::{Draft, Drafting};
 use super::ledger::{Claims, Clusters, Ledger, Released};
-use super::memo::Memo;
 use super::roots::{Attempts, Children, Generator, roots};
-use super::wanted::{Known, Wanted};
+use super::wanted::{Asked, Known, Wanted};
 use super::{Accepted, State};
 use crate::facts::{Facts, ShardObject};
 use crate::settings::Settings;
@@ -124,9 +123,13 @@ pub(crate) struct Given<'a> {
 /// Whether an owner lets go of a pair depends on whether its own new spec is accepted. So all new specs are taken for
 /// accepted first, and those that turn out to be refused stay so while the others are decided anew.
 ///
-/// `ledger` is that of the run before without what has been released since. `memo` knows which clusters come to the same as in
-/// the last run.
-pub(super) fn arbitrate(given: Given<'_>, ledger: &Ledger, memo: &mut Memo) -> Outcome {
+/// `ledger` is that of the run before without what has been released since. What was `asked` in the last run, and the `judgements` of
+/// it, say what comes to the same again.
+pub(super) fn arbitrate(
+    given: Given<'_>,
+    ledger: &Ledger,
+    (asked, judgements): (&mut Asked, &mut Judgements),
+) -> Outcome {
     let Given {
         facts,
         settings,
@@ -134,7 +137,7 @@ pub(super) fn arbitrate(given: Given<'_>, ledger: &Ledger, memo: &mut Memo) -> O
         now,
         ..
     } = given;
-    memo.asked.refresh(facts, ledger);
+    asked.refresh(facts, ledger);
     let generator = Generator {
         facts,
         settings,
@@ -147,7 +150,7 @@ pub(super) fn arbitrate(given: Given<'_>, ledger: &Ledger, memo: &mut Memo) -> O
             facts,
             settings,
             ledger,
-            asked: &memo.asked,
+            asked,
             noted: RefCell::default(),
         },
         generator,
@@ -158,19 +161,19 @@ pub(super) fn arbitrate(given: Given<'_>, ledger: &Ledger, memo: &mut Memo) -> O
     let (attempts, noted) = (drafting.generator.attempts, drafting.known.noted.take());
     let discarded = family::discarded(&drafts, &Refused::new());
     let is_discarded = |name: &ShardName| discarded.contains(name);
-    let docket = memo.judgements.docket(given, ledger, &drafts, is_discarded);
+    let docket = judgements.docket(given, ledger, &drafts, is_discarded);
     let case = Case {
         by_name: drafts.iter().map(|draft| (draft.name, draft)).collect(),
         ledger,
         judged: &docket.judged,
-        judgements: &memo.judgements,
+        judgements,
     };
     let mut outcome = case.decide(&drafts, &before.ledger);
     family::finish(&mut outcome, &drafts);
     outcome.attempts = attempts.take();
     outcome.judged.clone_from(&docket.judged);
-    memo.judgements.note_verdicts(docket, &outcome.verdicts);
-    memo.asked.by_shard = noted;
+    judgements.note_verdicts(docket, &outcome.verdicts);
+    asked.by_shard = noted;
     outcome
 }
 
