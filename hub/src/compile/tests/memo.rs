@@ -84,6 +84,10 @@ impl History {
             fleet.member(member);
             fleet.inventory(member, &["n3"]);
         }
+        for member in MEMBERS {
+            let namespaces = portolan_crds::GroupResource::new("", "namespaces");
+            fleet.agent(member).coverage = Some([(namespaces, v1::KindCoverage::default())].into());
+        }
         let last = fleet.compile(0);
         Self {
             fleet,
@@ -164,8 +168,14 @@ impl History {
                     all.remove(NAMESPACES[*namespace]);
                     return;
                 };
-                let known = all.entry(NAMESPACES[*namespace].to_owned()).or_default();
-                known.labels = [(TEAM.to_owned(), SHARDS[*team].to_owned())].into();
+                let name = NAMESPACES[*namespace];
+                all.entry(name.to_owned()).or_default().labels.clear();
+                if *team % 2 == 0 {
+                    fleet.label(MEMBERS[*member], name);
+                }
+                let all = fleet.agent(MEMBERS[*member]).namespaces.get_or_insert_default();
+                let labels = &mut all.entry(name.to_owned()).or_default().labels;
+                labels.insert(TEAM.to_owned(), SHARDS[*team].to_owned());
             }
             Step::Silent(member) => fleet.agent(MEMBERS[*member]).namespaces = None.into(),
             Step::Withdraw(member, accept) => {
