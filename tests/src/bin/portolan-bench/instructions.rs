@@ -10,10 +10,10 @@ use anyhow::Context as _;
 use crate::backend::POD;
 use crate::counter::{NEVER_SHED, Tool};
 use crate::load::{Client, Route};
-use crate::peers::lanes::{TOKEN_BYTES, quiet};
+use crate::peers::lanes::quiet;
 use crate::place::Subject;
 use crate::report::{AT_ONCE, InstructionsRow, InstructionsSection};
-use crate::scripted::{CLUSTER, Scripted, What};
+use crate::scripted::{CLUSTER, Scripted, TOKEN_BYTES, What};
 use crate::usage;
 
 /// Connections and caches are as they are for long when it is counted.

@@ -13,7 +13,7 @@ use portolan_runtime::{Secret, files};
 use portolan_tests::programs::{argument, program};
 use rustls::ClientConfig;
 
-pub(crate) use self::resources::{CLUSTER, Content, caller, cluster, credential, resource};
+pub(crate) use self::resources::{CLUSTER, Content, TOKEN_BYTES, caller, cluster, credential, resource};
 use self::resources::{Members, caller_token, resources};
 use crate::child::Child;
 use crate::hub::{Hub, TTL};

@@ -13,10 +13,8 @@ use crate::cores::Cores;
 use crate::load::Route;
 use crate::place::Subject;
 use crate::report::{COLUMNS, PeerColumn};
-use crate::scripted::{CLUSTER, Content, Scripted, What};
+use crate::scripted::{CLUSTER, Content, Scripted, TOKEN_BYTES, What};
 
-/// Of a bound ServiceAccount's token, as API servers make them.
-pub(crate) const TOKEN_BYTES: usize = 1_024;
 /// Nothing listens there: a router that starts with it has its last good state alone.
 const NO_HUB: &str = "127.0.0.1:9";
 

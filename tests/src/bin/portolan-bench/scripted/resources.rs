@@ -17,10 +17,11 @@ use serde_json::json;
 
 use super::PERSON;
 use crate::hub::TTL;
-use crate::peers::lanes::TOKEN_BYTES;
 
 /// The first member: home of the callers, and primary.
 pub(crate) const CLUSTER: &str = "bench";
+/// Of a bound ServiceAccount's token, as API servers make them.
+pub(crate) const TOKEN_BYTES: usize = 1_024;
 const CALLER_NAMESPACE: &str = "operators";
 const CALLER: &str = "bench-operator";
 const POD: &str = "bench-operator-0";
