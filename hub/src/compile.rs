@@ -207,6 +207,12 @@ impl State {
         self.roots.values().any(Children::weigh_objects)
     }
 
+    /// Whether what comes next depends on how far routers are.
+    pub(crate) fn awaits_routers(&self) -> bool {
+        let ledger = &self.ledger;
+        ledger.is_releasing() || ledger.awaits_epochs() || ledger.is_withholding() || self.hands_locks_over()
+    }
+
     /// Whether any leader lock is on its way to another place.
     pub(crate) fn hands_locks_over(&self) -> bool {
         self.moving_locks().next().is_some()

@@ -155,10 +155,7 @@ impl Distributor {
             }
             self.publish_again(&mut decided, &mut state);
             let locks_stay = !released.away.is_nobody() || !released.locks_are_handed_over;
-            let waiting = state.ledger.is_releasing()
-                || state.ledger.awaits_epochs()
-                || state.ledger.is_withholding()
-                || state.hands_locks_over()
+            let waiting = state.awaits_routers()
                 // An edit may be refused for this alone: routers that come, that are upgraded, are no facts.
                 || locks_stay && decided.as_ref().is_some_and(Decided::refuses)
                 || writes.have_failed()
