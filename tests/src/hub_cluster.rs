@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 /// Namespace of ShardingConfigs and of their callers.
 pub const NAMESPACE: &str = "ops";
@@ -45,6 +45,8 @@ const TTL: Duration = Duration::from_hours(1);
 const NEVER: &str = "2099-01-01T00:00:00Z";
 /// Messages under way to the hub.
 const OUTBOX: usize = 16;
+/// More tries of one enrolment.
+const ENROLMENTS: u32 = 5;
 
 /// The hub's CA, key included.
 pub async fn ca(client: &Client) -> anyhow::Result<CertificateAuthority> {
@@ -83,7 +85,15 @@ pub async fn enroll_router(channel: Channel, client: &Client, name: &str) -> any
         csr: pki::signing_request(&key)?,
         ..v1::EnrollRequest::default()
     };
-    let answer = EnrollmentClient::new(channel).enroll(request).await?.into_inner();
+    let mut client = EnrollmentClient::new(channel);
+    let mut tries = 0;
+    // A hub whose watch lags says so, and routers try again.
+    let answer = loop {
+        match client.enroll(request.clone()).await {
+            Err(status) if status.code() == Code::Unavailable && tries < ENROLMENTS => tries += 1,
+            answer => break answer?.into_inner(),
+        }
+    };
     match answer.outcome.context("an outcome")? {
         Outcome::Issued(issued) => Ok(IdentityStore::new(TlsIdentity::from_pem(
             &issued.certificate_pem,

@@ -30,7 +30,7 @@ pub(crate) type Seen<T> = (Instant, T);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Story {
     pub(crate) writes: Vec<Seen<Write>>,
-    pub(crate) grants: Vec<Seen<Grant>>,
+    pub(crate) grants: Vec<Grant>,
     /// By the ledger, now.
     owner: Option<Owner>,
     releasing: bool,
@@ -95,7 +95,7 @@ impl History {
         let last = stories
             .get(namespace)
             .map(|story| (story.writes.last(), story.grants.last()));
-        let Some((Some((_, write)), Some((_, grant)))) = last else {
+        let Some((Some((_, write)), Some(grant))) = last else {
             return false;
         };
         write.author.0 == grant.shard && write.revision > grant.revision
@@ -188,7 +188,7 @@ async fn ledger(ground: &'static Ground, mut changes: Changes, stories: Stories,
                 let mut stories = stories.lock();
                 let story = stories.entry(namespace).or_default();
                 story.owner = Some(owner);
-                story.grants.push((at, grant));
+                story.grants.push(grant);
             }
         }
     }

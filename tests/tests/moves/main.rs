@@ -34,7 +34,7 @@ use portolan_testbed::eventually;
 use crate::crashes::Crashes;
 use crate::ground::{Ground, NAMESPACES, SHARDS, first_owner};
 use crate::history::History;
-use crate::judge::{Answer, Ask, Attempt, Author, Grant, Write, judge};
+use crate::judge::{Answer, Ask, Attempt, Author, Write, judge};
 use crate::late::LateWrites;
 use crate::mover::{Asked, Mover};
 use crate::operator::{Line, Operator};
@@ -144,10 +144,9 @@ fn sentence(
         let mine = lines.iter().filter(|line| line.namespace == name);
         let attempts: BTreeMap<Author, Attempt> = mine.map(|line| (line.author.clone(), line.attempt)).collect();
         let asked: Vec<Ask> = asks.iter().map(|asked| asked.ask.clone()).collect();
-        let grants: Vec<Grant> = story.grants.iter().map(|(_, grant)| grant.clone()).collect();
         let writes: Vec<Write> = story.writes.iter().map(|(_, write)| write.clone()).collect();
         let told = Log::of(&story, asks, lines, begun);
-        let found = judge(&asked, &grants, &writes, &attempts);
+        let found = judge(&asked, &story.grants, &writes, &attempts);
         wrong.extend(
             found
                 .iter()

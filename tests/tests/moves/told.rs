@@ -31,21 +31,21 @@ impl Times {
             for (number, asked) in asks.iter().enumerate() {
                 let next = asks.get(number + 1).map(|next| next.at);
                 // The last of several that want the same is the one that is granted.
-                while let Some((_, grant)) = grants.next_if(|(at, _)| *at < asked.at) {
+                while let Some(grant) = grants.next_if(|grant| grant.at < asked.at) {
                     before = Some(&grant.shard);
                 }
-                let mine = grants.peek().filter(|(at, grant)| {
+                let mine = grants.peek().filter(|grant| {
                     let is_new = before != Some(&grant.shard);
-                    is_new && grant.shard == asked.ask.shard && next.is_none_or(|next| *at < next)
+                    is_new && grant.shard == asked.ask.shard && next.is_none_or(|next| grant.at < next)
                 });
-                let Some((at, grant)) = mine else {
+                let Some(grant) = mine else {
                     times.taken_back += 1;
                     continue;
                 };
-                let was_away = |(from, to): &(Instant, Instant)| *from < *at && asked.at < *to;
+                let was_away = |(from, to): &(Instant, Instant)| *from < grant.at && asked.at < *to;
                 let disturbed = crashes.times.iter().any(was_away);
                 let of = times.granted.entry((grant.fenced, disturbed)).or_default();
-                of.push(*at - asked.at);
+                of.push(grant.at - asked.at);
             }
         }
         times
@@ -98,11 +98,11 @@ impl Log {
             }
             all.push((write.revision, text));
         }
-        for (at, grant) in &story.grants {
+        for grant in &story.grants {
             let unfenced = if grant.fenced { "" } else { ", unfenced" };
             all.push((
                 grant.revision,
-                format!("{} granted to {}{unfenced}", since(*at), grant.shard),
+                format!("{} granted to {}{unfenced}", since(grant.at), grant.shard),
             ));
         }
         for asked in asks {
