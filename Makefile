@@ -6,6 +6,8 @@ SHELL := /bin/bash
 CARGO ?= cargo
 # One selection of packages everywhere: another one would turn on other features and build the dependencies again.
 ALL := --locked --workspace
+# Optimised, nobody runs the fuzz targets, and each is linked for a minute.
+OPTIMISED := $(ALL) --exclude portolan-fuzz --release --bins
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
 test unit e2e suites hostile h2spec alerts chaos moves policies reconnects soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
@@ -85,7 +87,7 @@ suites:
 		printf "%s: %s\n%s\n" {} $$([ $$code = 0 ] && echo ok || echo FAILED) "$$out"; exit $$code'
 
 bench: tools ## router against direct, in one run (release build)
-	$(CARGO) build $(ALL) --exclude portolan-fuzz --release --bins
+	$(CARGO) build $(OPTIMISED)
 	cd tests/clients && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/release/portolan-go-client" .
 	$(PROFILE_DIR)/release/portolan-testbed build
 	$(PROFILE_DIR)/release/portolan-bench $(BENCH)
@@ -96,7 +98,7 @@ bench-growth: ## how a router grows with members, callers and rules (release bui
 bench-instructions: ## instructions of a GET beside a plain forwarder's (release build, perf or valgrind; BENCH="--max-ratio 1.25")
 bench-policies: ## what limits cost a GET: without limits and with a thousand (release build, perf or valgrind)
 $(COUNTED): tools
-	$(CARGO) build $(ALL) --exclude portolan-fuzz --release --bins
+	$(CARGO) build $(OPTIMISED)
 	$(PROFILE_DIR)/release/portolan-bench --only $(@:bench-%=%) $(BENCH)
 
 # Without a sanitizer no nightly compiler is needed, and there is no unsafe code for one to watch.
