@@ -55,12 +55,13 @@ const TURNS: usize = 10;
 const REST_FACTOR: u32 = 10;
 /// Objects that are looked at before agents and watches may write facts again.
 const AT_ONCE: usize = 32;
-/// Heartbeats, latencies and counts are written this often; those of more members than a few hundred more seldom, so that there is
-/// no more than one such write in [`FIGURES_EACH`].
+/// Heartbeats, latencies and counts of a few hundred members are written this often.
 const FIGURES_PERIOD: Duration = Duration::from_secs(10);
-/// But for the sake of hubs that start and find out how long ago an agent was heard (`member`), not more seldom than this.
-const FIGURES_PERIOD_MAX: Duration = Duration::from_secs(30);
+/// Of more members they are written more seldom, so that two such writes are this far apart.
 const FIGURES_EACH: Duration = Duration::from_millis(30);
+/// Figures are never written more seldom than this: a hub that starts goes by when an agent was heard last, for 45 s (`member`), of
+/// which it needs some itself.
+const FIGURES_PERIOD_MAX: Duration = Duration::from_secs(20);
 /// No status of a policy is written more often: routers' rules open and close as often as callers like.
 const POLICY_PERIOD: Duration = Duration::from_secs(5);
 /// What we wrote counts as the object's status until the watch has had time to bring it back.
@@ -209,7 +210,7 @@ impl StatusWriter {
                 presences(|router| router.heard.is_some()),
                 presences(|router| router.told_rules.is_some() || !router.serves_policies),
             );
-            self.figures_period = figures_period(facts);
+            self.figures_period = figures_period(facts.members.len());
             objects(facts, look, now)
         });
         let mut due = Vec::new();
@@ -362,9 +363,9 @@ fn objects(facts: &Facts, look: Look, now: Timestamp) -> Vec<Object> {
     looked_at.map(|(_, object)| object).collect()
 }
 
-/// Heartbeats of many members are told of more seldom: each costs a write.
-fn figures_period(facts: &Facts) -> Duration {
-    let members = u32::try_from(facts.members.len()).unwrap_or(u32::MAX);
+/// How often figures of so many members are written: each costs a write.
+fn figures_period(members: usize) -> Duration {
+    let members = u32::try_from(members).unwrap_or(u32::MAX);
     FIGURES_EACH
         .saturating_mul(members)
         .clamp(FIGURES_PERIOD, FIGURES_PERIOD_MAX)
