@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
-use futures::stream::{FuturesUnordered, StreamExt as _};
+use futures::stream::{self, FuturesUnordered, StreamExt as _};
 use h2::RecvStream;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request, Response, Uri};
@@ -204,23 +204,19 @@ impl Client {
         count: usize,
         per_connection: usize,
     ) -> anyhow::Result<Vec<RecvStream>> {
-        let first = self.connections.len();
-        for _ in 0..count.div_ceil(per_connection) {
-            self.connect().await?;
-        }
         let request = self.request(path)?;
-        let mut opening = FuturesUnordered::new();
         let mut watches = Vec::with_capacity(count);
-        for number in 0..count {
-            if opening.len() >= OPENING
-                && let Some(answer) = opening.next().await
-            {
-                watches.push(opened(answer)?);
+        while watches.len() < count {
+            // One after the other: a router takes a connection that asks nothing for ten seconds for a stranger's.
+            let connection = self.connections.len();
+            self.connect().await?;
+            let each = per_connection.min(count - watches.len());
+            let mut opening = stream::iter(0..each)
+                .map(|_| self.answer(connection, request.clone()))
+                .buffer_unordered(OPENING);
+            while let Some(answer) = opening.next().await {
+                watches.push(answer?.into_body());
             }
-            opening.push(self.answer(first + number / per_connection, request.clone()));
-        }
-        while let Some(answer) = opening.next().await {
-            watches.push(opened(answer)?);
         }
         Ok(watches)
     }
@@ -232,10 +228,6 @@ impl Drop for Client {
         self.connections.clear();
         self.tasks.cancel();
     }
-}
-
-fn opened(answer: anyhow::Result<Response<RecvStream>>) -> anyhow::Result<RecvStream> {
-    Ok(answer?.into_body())
 }
 
 /// Waits until every watch has told of an event; returns how long the last one took.
