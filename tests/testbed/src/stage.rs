@@ -5,12 +5,13 @@
 //! the first. While the API server is down, the stage accepts and then resets; connect directly to see a refusal.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -52,7 +53,7 @@ impl Fault {
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks under way in one direction: the delay line's capacity, after which the sender is slowed down.
 const CHUNKS_IN_FLIGHT: usize = 256;
-const BACKLOG: u32 = 1024;
+const BACKLOG: i32 = 1024;
 /// Within which a connection to a listener of ours is there, unless its backlog is full.
 const FILLED: Duration = Duration::from_millis(100);
 
@@ -88,7 +89,7 @@ impl Stage {
     pub(crate) fn start(port: Port, target: SocketAddrV4) -> io::Result<Self> {
         let runtime = STAGES.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
         let _context = runtime.enter();
-        let listener = listen(port.address(), BACKLOG)?;
+        let listener = listen(port.address())?;
         let (fault, seen) = watch::channel(Fault::None);
         let accepted = Arc::new(AtomicU64::new(0));
         let accepting = Accepting {
@@ -96,6 +97,7 @@ impl Stage {
             target,
             fault: seen,
             accepted: accepted.clone(),
+            filling: Vec::new(),
         };
         let accepting = runtime.handle().spawn(accepting.run(listener));
         Ok(Self {
@@ -143,11 +145,11 @@ impl Drop for Stage {
 }
 
 /// Bound beside the [`Port`] that keeps the number.
-fn listen(address: SocketAddrV4, backlog: u32) -> io::Result<TcpListener> {
+fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind(address.into())?;
-    socket.listen(backlog)
+    socket.listen(BACKLOG.unsigned_abs())
 }
 
 /// What takes connections.
@@ -156,19 +158,21 @@ struct Accepting {
     target: SocketAddrV4,
     fault: watch::Receiver<Fault>,
     accepted: Arc<AtomicU64>,
+    /// Connections of its own that wait to be taken.
+    filling: Vec<SocketAddr>,
 }
 
 impl Accepting {
-    async fn run(mut self, mut listener: TcpListener) {
+    async fn run(mut self, listener: TcpListener) {
         // The set cuts all connections when the stage is dropped.
         let mut connections = JoinSet::new();
         loop {
             if *self.fault.borrow_and_update() == Fault::Unanswered {
-                drop(listener);
-                listener = self.unanswered().await;
+                self.unanswered(&listener).await;
             }
             tokio::select! {
                 accepted = listener.accept() => match accepted {
+                    Ok((_, peer)) if self.is_own(peer) => {}
                     Ok((client, _)) => {
                         self.accepted.fetch_add(1, Ordering::Relaxed);
                         connections.spawn(serve(client, self.target, self.fault.clone()));
@@ -182,30 +186,31 @@ impl Accepting {
         }
     }
 
-    /// Lets nobody be answered while that is the fault; a listener for afterwards. Linux drops the SYNs to a listener whose
-    /// backlog is full, and a backlog of none is full of one connection.
-    async fn unanswered(&mut self) -> TcpListener {
-        let full = self.listen_again(0).await;
+    /// Lets nobody be answered while that is the fault. Linux drops the SYNs to a listener whose backlog is full, and a backlog of
+    /// none is full of one connection. The listener stays: nobody is refused before or after.
+    async fn unanswered(&mut self, listener: &TcpListener) {
+        resize(listener, 0);
         let mut filling = Vec::new();
         while let Ok(Ok(one)) = timeout(FILLED, TcpStream::connect(self.address)).await {
+            self.filling.extend(one.local_addr());
             filling.push(one);
         }
         let ended = self.fault.wait_for(|now| *now != Fault::Unanswered).await.is_err();
-        drop((full, filling));
         if ended {
             std::future::pending::<()>().await;
         }
-        self.listen_again(BACKLOG).await
+        resize(listener, BACKLOG);
     }
 
-    async fn listen_again(&self, backlog: u32) -> TcpListener {
-        loop {
-            match listen(self.address, backlog) {
-                Ok(listener) => return listener,
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
-        }
+    fn is_own(&mut self, peer: SocketAddr) -> bool {
+        let at = self.filling.iter().position(|own| *own == peer);
+        at.map(|at| self.filling.swap_remove(at)).is_some()
     }
+}
+
+/// listen(2) on what listens changes its backlog, and that alone.
+fn resize(listener: &TcpListener, backlog: i32) {
+    SockRef::from(listener).listen(backlog).expect("it listens already");
 }
 
 /// Why a connection does not end with two orderly FINs.
