@@ -76,7 +76,10 @@ async fn until_few(world: &World, held: &str) {
         if places < PLACES {
             return;
         }
-        assert!(begun.elapsed() < IN_TIME, "delta keeps {places} of east's places {held}");
+        assert!(
+            begun.elapsed() < IN_TIME,
+            "delta keeps {places} of east's places {held}"
+        );
     }
 }
 
