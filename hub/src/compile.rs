@@ -21,6 +21,7 @@ use crate::settings::Settings;
 mod agent_config;
 mod arbitrate;
 mod callers;
+mod credentials;
 mod fence;
 mod ledger;
 mod locks;
@@ -38,6 +39,7 @@ mod wanted;
 pub(crate) use agent_config::{AgentOrders, selector_of_root};
 pub(crate) use arbitrate::{Contested, Given, Verdict, some_of};
 pub(crate) use callers::caller_selector;
+pub(crate) use credentials::Credentials;
 pub(crate) use fence::hindrance;
 pub(crate) use ledger::{Entry, Ledger, LockUsersAway, Released};
 pub(crate) use locks::{LockNews, place as lock_place};
@@ -106,8 +108,8 @@ pub(crate) struct World {
     /// Limits in force that routers have together, with the tokens that come to each in a second, in thousandths.
     pub(crate) shared_limits: BTreeMap<SharedLimit, Supply>,
     pub(crate) agent_configs: BTreeMap<String, AgentOrders>,
-    /// What is of one router and no other, by its name: its tokens.
-    pub(crate) credentials: BTreeMap<String, BTreeMap<Ref, Compiled>>,
+    /// What is of one router and no other: its tokens.
+    pub(crate) credentials: Credentials,
     /// For the next world, of which members nothing has changed: no part of the outcome.
     pub(crate) thumbprints: Arc<Thumbprints>,
     pub(crate) unconfirmed: BTreeMap<String, Unconfirmed>,
@@ -163,15 +165,16 @@ impl World {
     }
 
     /// All that there is for the router of this name, in no order.
-    pub(crate) fn all_for(&self, router: &str) -> impl Iterator<Item = (&Ref, &Compiled)> {
-        let its_own = self.credentials.get(router);
-        self.resources.iter().chain(its_own.into_iter().flatten())
+    pub(crate) fn all_for<'a, 'b>(
+        &'a self,
+        router: &'b str,
+    ) -> impl Iterator<Item = (&'a Ref, &'a Compiled)> + use<'a, 'b> {
+        self.resources.iter().chain(self.credentials.of_router(router))
     }
 
     /// Whether there is something of this name for the router.
     pub(crate) fn has_for(&self, router: &str, name: &Ref) -> bool {
-        let its_own = self.credentials.get(router);
-        self.resources.contains_key(name) || its_own.is_some_and(|own| own.contains_key(name))
+        self.resources.contains_key(name) || self.credentials.get(router, name).is_some()
     }
 
     /// Whether a router that holds `known` must give it up. Tokens of members are never: of those that its agent has not told

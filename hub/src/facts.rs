@@ -160,7 +160,7 @@ pub(crate) struct AgentReport {
     /// Callers by the UID of their Pod.
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
     /// By the name of the router that each is for.
-    pub(crate) tokens: BTreeMap<String, Token>,
+    pub(crate) tokens: Stamped<BTreeMap<String, Token>>,
     pub(crate) allowed: Option<v1::Allowed>,
     pub(crate) heartbeat: Option<Heartbeat>,
     /// The member's resourceVersion as it was read last; 0: not yet.

@@ -277,7 +277,7 @@ impl Facts {
         let applied = objects.iter().map(|object| self.apply_router(object)).max();
         let routers = &self.routers;
         for agent in self.agents.values_mut() {
-            agent.tokens.retain(|name, _| routers.contains_key(name));
+            agent.retain_tokens(|name, _| routers.contains_key(name));
         }
         deleted.max(applied).unwrap_or(Change::Nothing)
     }
@@ -286,9 +286,7 @@ impl Facts {
     fn drop_tokens(&mut self, name: &str) {
         let uid = self.routers.get(name).map(|router| router.uid.clone());
         for agent in self.agents.values_mut() {
-            agent
-                .tokens
-                .retain(|of, token| of != name || Some(&token.router_uid) == uid.as_ref());
+            agent.retain_tokens(|of, token| of != name || Some(&token.router_uid) == uid.as_ref());
         }
     }
 

@@ -3,8 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use portolan_hub::{Args, Config, build};
 use portolan_runtime::{Tasks, program};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -18,6 +18,7 @@ use self::object::{Object, Status, write};
 use self::policies::Common;
 use self::policy_events::PolicyEvents;
 use self::presence::Presences;
+use self::reach::Breakers;
 use crate::acks::{Acks, RouterState};
 use crate::compile::{Standing, World};
 use crate::distribute::Worlds;
@@ -76,7 +77,8 @@ struct Sources<'a> {
     facts: &'a Facts,
     world: &'a World,
     routers: &'a Routers,
-    /// What each shard has in `world`.
+    /// Theirs, by member.
+    breakers: &'a Breakers<'a>,
     now: Timestamp,
 }
 
@@ -175,7 +177,7 @@ impl StatusWriter {
 
     /// What conditions name, as figures.
     fn observe(&self, worlds: &Worlds, metrics: &Metrics) {
-        let unreached = |routers: &Routers| reach::unreached(routers).into_keys().map(str::to_owned).collect();
+        let unreached = |routers: &Routers| Breakers::of(routers).unreached().map(str::to_owned).collect();
         let unreached: BTreeSet<String> = self.acks.read(unreached);
         let published = worlds.borrow();
         let verdicts = published.iter().flat_map(|published| published.world.shards.values());
@@ -200,6 +202,7 @@ impl StatusWriter {
             return Vec::new();
         };
         let routers = &self.acks.read(Clone::clone);
+        let breakers = &Breakers::of(routers);
         let (index, now) = (self.index.clone(), Timestamp::now());
         let objects = index.read(|facts| {
             self.keep(facts);
@@ -220,6 +223,7 @@ impl StatusWriter {
                     facts,
                     world: &world,
                     routers,
+                    breakers,
                     now,
                 };
                 let wanted = some.iter().filter_map(|object| self.wanted(sources, object));
@@ -234,6 +238,7 @@ impl StatusWriter {
                 facts,
                 world: &world,
                 routers,
+                breakers,
                 now,
             })
         });

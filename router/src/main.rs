@@ -3,10 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use portolan_router::app;
 use portolan_router::args::{Args, Config};
 use portolan_runtime::{Tasks, program};
 use tokio::runtime::{Builder, Runtime};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let args = Args::parse();

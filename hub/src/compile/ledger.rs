@@ -239,7 +239,7 @@ impl Ledger {
 
     /// Whether it is waited for routers to hear that their writes are to say their epoch.
     pub(crate) fn awaits_epochs(&self) -> bool {
-        self.pairs.values().any(|pairs| pairs.awaits_epochs)
+        self.pairs.values().any(|pairs| pairs.awaits_epochs.is_some())
     }
 
     /// Whether nobody may be given what nobody is known to have.

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use portolan_crds::labels::{GATEWAY_ACCOUNT, system_namespace};
+use portolan_crds::labels::system_namespace;
 use portolan_crds::{GroupResource, HandState, HeldBreaker, MemberClusterSpec, TrafficClass};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 use super::ledger::Pairs;
 use super::reference::Earlier;
-use super::{Compiled, Ref, World};
-use crate::facts::{AgentReport, Facts, MemberObject, Namespace, Pin, Token, coverage_for_routers};
+use super::{Compiled, Credentials, Ref, World};
+use crate::facts::{AgentReport, Facts, MemberObject, Namespace, Pin, coverage_for_routers};
 use crate::jwks;
 use crate::settings::Settings;
 
@@ -93,13 +93,9 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings, earl
                 world.unknown.insert((name.kind(), cluster.clone()));
             }
         }
-        let token = Ref::gateway_credential(cluster);
-        world.unknown.insert((token.kind(), cluster.clone()));
-        for (router, told) in agent.into_iter().flat_map(|agent| &agent.tokens) {
-            let its_own = world.credentials.entry(router.clone()).or_default();
-            its_own.insert(token.clone(), credential(cluster, told));
-        }
+        world.unknown.insert((v1::ResourceKind::Credential, cluster.clone()));
     }
+    world.credentials = Credentials::of(facts, earlier.0.map(|last| &last.credentials));
 }
 
 /// Thumbprints that more than one member publishes: such a key identifies nobody.
@@ -237,15 +233,6 @@ fn is_labelled(name: &str, namespace: &Namespace, settings: &Settings) -> bool {
     let is = |key: &str, value: &str| namespace.labels.get(key).is_some_and(|label| label == value);
     let bucket = settings.bucketing.bucket_of(name).to_string();
     is(settings.keys.namespace(), name) && is(settings.keys.sharding_hash(), &bucket)
-}
-
-fn credential(cluster: &str, token: &Token) -> Compiled {
-    Compiled::new(Body::Credential(v1::Credential {
-        cluster: cluster.to_owned(),
-        identity: GATEWAY_ACCOUNT.to_owned(),
-        token: token.token.expose().clone(),
-        expires_unix_seconds: token.expires_unix_seconds,
-    }))
 }
 
 fn endpoints(spec: &MemberClusterSpec) -> Vec<v1::Endpoint> {

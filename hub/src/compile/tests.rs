@@ -12,6 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::facts::Token;
 
+mod credentials;
 mod fence;
 mod fleet;
 mod handover;

@@ -67,13 +67,9 @@ fn in_force(hub: &TestHub) -> Option<i64> {
 
 fn credential(hub: &TestHub) -> Option<String> {
     let worlds = hub.worlds.borrow();
-    let credentials = worlds.as_ref()?.world.credentials.get("gateway")?;
-    match credentials
-        .get(&Ref::gateway_credential("east"))?
-        .resource
-        .body
-        .as_ref()?
-    {
+    let credentials = &worlds.as_ref()?.world.credentials;
+    let of_east = credentials.get("gateway", &Ref::gateway_credential("east"))?;
+    match of_east.resource.body.as_ref()? {
         v1::resource::Body::Credential(credential) => Some(credential.token.clone()),
         _ => None,
     }

@@ -173,6 +173,14 @@ impl AgentReport {
         }
     }
 
+    pub(super) fn retain_tokens(&mut self, is_kept: impl Fn(&str, &Token) -> bool) {
+        self.tokens.change(|tokens| {
+            let before = tokens.len();
+            tokens.retain(|router, token| is_kept(router, token));
+            tokens.len() != before
+        });
+    }
+
     fn token(&mut self, told: v1::MemberToken) -> Change {
         let router = told.router.unwrap_or_default();
         let token = Token {

@@ -13,6 +13,7 @@ use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 use super::finding::{set, whole_seconds};
+use super::reach::OfRouter;
 use super::{Routers, Sources};
 use crate::compile::{AgentOrders, Ref, World, some_of};
 use crate::facts::{AgentReport, Facts, MemberObject, Pin, Token};
@@ -31,15 +32,15 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         facts,
         world,
         routers,
+        breakers,
         now,
-        ..
     } = sources;
     let agent = facts.agents.get(cluster);
     let mut status = member.status.clone();
     status.observed_generation = Some(member.generation);
     figures(&mut status, agent);
     status.cluster_uid = facts.joined(cluster).map(|(_, pin)| pin.cluster_uid.clone());
-    status.breakers = breakers(cluster, routers);
+    status.breakers = not_closed(breakers.of_member(cluster));
     let unconfirmed = told_of_labels(world, cluster).map_or(&[][..], |told| &told.unconfirmed);
     let mut findings = vec![
         accepted(member),
@@ -111,12 +112,9 @@ fn figures(status: &mut MemberClusterStatus, agent: Option<&AgentReport>) {
 }
 
 /// Breakers of connected routers that are not closed, as many as have room.
-fn breakers(cluster: &str, routers: &Routers) -> Vec<BreakerStatus> {
-    let connected = routers.iter().filter(|(_, router)| router.left.is_none());
-    let reports =
-        connected.flat_map(|(name, router)| router.reported.breakers.iter().map(move |breaker| (name, breaker)));
-    let mut breakers: Vec<_> = reports
-        .filter(|(_, breaker)| breaker.cluster == cluster)
+fn not_closed(breakers: &[OfRouter<'_>]) -> Vec<BreakerStatus> {
+    let breakers = breakers.iter();
+    let mut breakers: Vec<_> = breakers
         .filter_map(|(router, breaker)| breaker_status(router, breaker))
         .collect();
     breakers.sort_by(|a, b| (a.traffic_class, &a.router).cmp(&(b.traffic_class, &b.router)));
@@ -345,6 +343,7 @@ mod tests {
 
     use super::*;
     use crate::facts::MemberHistory;
+    use crate::status::reach::Breakers;
 
     #[test]
     fn a_member_that_is_not_accepted_any_more_was_withdrawn() {
@@ -377,6 +376,7 @@ mod tests {
             facts: &facts,
             world: &World::default(),
             routers: &Routers::new(),
+            breakers: &Breakers::default(),
             now: Timestamp::now(),
         };
         let conditions = status(sources, "east", &member("one", false)).conditions;

@@ -14,19 +14,44 @@ use crate::compile::{Accepted, Ref, Verdict, World, some_of};
 
 const TYPE: ConditionType = ConditionType::MembersReachable;
 
-/// The connected routers that do not get through to each member, and why.
-type Unreached<'a> = BTreeMap<&'a str, BTreeMap<&'a str, &'a str>>;
+/// A router's name, and one of its breakers.
+pub(super) type OfRouter<'a> = (&'a str, &'a v1::BreakerState);
 
-/// Members that some connected router does not get through to.
-pub(super) fn unreached(routers: &Routers) -> Unreached<'_> {
-    let mut unreached = Unreached::new();
-    for (router, state) in routers.iter().filter(|(_, state)| state.left.is_none()) {
-        for breaker in state.reported.breakers.iter().filter(|breaker| cuts_off(breaker)) {
-            let of_member = unreached.entry(&breaker.cluster).or_default();
-            of_member.entry(router).or_insert(&breaker.reason);
+/// What connected routers report of their breakers, by member: looked through once for the statuses of all objects.
+#[derive(Debug, Default)]
+pub(super) struct Breakers<'a>(BTreeMap<&'a str, Vec<OfRouter<'a>>>);
+
+impl<'a> Breakers<'a> {
+    pub(super) fn of(routers: &'a Routers) -> Self {
+        let mut by_member = BTreeMap::<_, Vec<_>>::new();
+        for (router, state) in routers.iter().filter(|(_, state)| state.left.is_none()) {
+            for breaker in &state.reported.breakers {
+                let of_member = by_member.entry(breaker.cluster.as_str()).or_default();
+                of_member.push((router.as_str(), breaker));
+            }
         }
+        Self(by_member)
     }
-    unreached
+
+    pub(super) fn of_member(&self, cluster: &str) -> &[OfRouter<'a>] {
+        self.0.get(cluster).map_or(&[], Vec::as_slice)
+    }
+
+    /// Members that some connected router does not get through to.
+    pub(super) fn unreached(&self) -> impl Iterator<Item = &'a str> {
+        let unreached = |breakers: &[OfRouter<'_>]| breakers.iter().any(|(_, breaker)| cuts_off(breaker));
+        let members = self.0.iter().filter(move |(_, breakers)| unreached(breakers));
+        members.map(|(cluster, _)| *cluster)
+    }
+
+    /// The routers that do not get through to a member, and why.
+    fn that_cut_off(&self, cluster: &str) -> BTreeMap<&'a str, &'a str> {
+        let mut reasons = BTreeMap::new();
+        for (router, breaker) in self.of_member(cluster).iter().filter(|(_, breaker)| cuts_off(breaker)) {
+            reasons.entry(*router).or_insert(breaker.reason.as_str());
+        }
+        reasons
+    }
 }
 
 /// A shell that cannot be opened holds no objects back.
@@ -35,11 +60,10 @@ fn cuts_off(breaker: &v1::BreakerState) -> bool {
 }
 
 pub(super) fn members_reachable(
-    world: &World,
-    name: &ShardName,
-    verdict: &Verdict,
+    (world, name, verdict): (&World, &ShardName, &Verdict),
     accepted: Option<&Accepted>,
     routers: &Routers,
+    breakers: &Breakers<'_>,
 ) -> Finding {
     let Some(accepted) = accepted else {
         return nothing_in_force(TYPE);
@@ -48,7 +72,7 @@ pub(super) fn members_reachable(
         let message = "no router is connected to the hub that could tell";
         return Finding::unknown(TYPE, ConditionReason::WaitingForRouter, message);
     }
-    reachable(&members(world, name, verdict, accepted), accepted, &unreached(routers))
+    reachable(&members(world, name, verdict, accepted), accepted, breakers)
 }
 
 /// The members of the shard and the primary cluster; without `clusters`, where its callers run.
@@ -67,11 +91,11 @@ fn members<'a>(world: &'a World, name: &ShardName, verdict: &'a Verdict, accepte
     members
 }
 
-fn reachable(members: &BTreeSet<&str>, accepted: &Accepted, unreached: &Unreached<'_>) -> Finding {
+fn reachable(members: &BTreeSet<&str>, accepted: &Accepted, breakers: &Breakers<'_>) -> Finding {
     let cut_off: Vec<_> = members
         .iter()
         .filter_map(|member| {
-            let routers = unreached.get(member)?;
+            let routers = breakers.that_cut_off(member);
             let (_, reason) = routers.iter().next()?;
             let names = routers.keys().copied().collect::<Vec<_>>().join(", ");
             Some(format!("{member} (router {names}: {reason})"))
@@ -127,8 +151,11 @@ mod tests {
             ),
             ("well".to_owned(), router(&[("west", "unary", "closed")], true)),
         ]);
-        let expected = BTreeMap::from([("west", BTreeMap::from([("here", "watch half-open")]))]);
-        assert_eq!(unreached(&routers), expected);
+        let breakers = Breakers::of(&routers);
+        assert_eq!(breakers.unreached().collect::<Vec<_>>(), ["west"]);
+        let expected = BTreeMap::from([("here", "watch half-open")]);
+        assert_eq!(breakers.that_cut_off("west"), expected);
+        assert_eq!(breakers.of_member("west").len(), 2);
     }
 
     #[test]
@@ -146,7 +173,7 @@ mod tests {
                 ..Accepted::default()
             };
             std::sync::Arc::make_mut(&mut accepted.spec).unavailable = unavailable;
-            let found = reachable(&members, &accepted, &unreached(&routers));
+            let found = reachable(&members, &accepted, &Breakers::of(&routers));
             assert_eq!(
                 (found.status, found.reason),
                 (Some(false), ConditionReason::Unreachable)
@@ -156,7 +183,7 @@ mod tests {
                 message.contains("west (router r: unary open)") && message.contains(lists),
                 "{message}"
             );
-            let found = reachable(&members, &accepted, &BTreeMap::new());
+            let found = reachable(&members, &accepted, &Breakers::default());
             assert_eq!(found.status, Some(true));
         }
     }

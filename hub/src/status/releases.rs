@@ -82,6 +82,7 @@ mod tests {
     use crate::acks::RouterState;
     use crate::compile::{Accepted, Contested, Ledger, State, Verdict, World};
     use crate::facts::{AgentReport, MemberObject, Namespace};
+    use crate::status::reach::Breakers;
 
     fn shard(name: &str) -> ShardName {
         ShardName::new("ops", name).unwrap()
@@ -165,6 +166,7 @@ mod tests {
             facts,
             world,
             routers: &routers,
+            breakers: &Breakers::default(),
             now: Timestamp::UNIX_EPOCH,
         };
         let mut status = ShardingConfigStatus::default();

@@ -52,6 +52,7 @@ mod tests {
     use crate::acks::RouterState;
     use crate::compile::World;
     use crate::facts::Facts;
+    use crate::status::reach::Breakers;
 
     #[test]
     fn a_router_that_stays_is_worth_one_write_a_minute() {
@@ -62,6 +63,7 @@ mod tests {
                 facts: &facts,
                 world: &world,
                 routers: &routers,
+                breakers: &Breakers::default(),
                 now: Timestamp::from_second(second).unwrap(),
             };
             let router = RouterObject {

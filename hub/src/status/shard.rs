@@ -17,7 +17,11 @@ use crate::facts::ShardObject;
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
 pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObject) -> Option<ShardingConfigStatus> {
     let Sources {
-        world, routers, now, ..
+        world,
+        routers,
+        breakers,
+        now,
+        ..
     } = sources;
     let mut status = ShardingConfigStatus {
         observed_generation: Some(object.generation),
@@ -51,7 +55,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         complete(verdict, accepted.is_some()),
         disjoint(verdict),
         resolved(sources.facts, verdict, accepted.is_some()),
-        reach::members_reachable(world, name, verdict, accepted, routers),
+        reach::members_reachable((world, name, verdict), accepted, routers, breakers),
         leader::one_leader(sources.facts, name, accepted, routers, now),
         fenced::handover_fenced(sources, name, accepted),
     ];

@@ -78,13 +78,11 @@ impl Offers {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use portolan_wire::v1;
 
     use super::*;
     use crate::acks::Held;
-    use crate::compile::{Compiled, Ref};
+    use crate::compile::{Compiled, Credentials, Ref};
 
     fn world(targets: &[(&str, &str)], tokens: &[(&str, &str)]) -> Arc<World> {
         let compiled = |version: &str| Compiled {
@@ -95,13 +93,10 @@ mod tests {
             provisional: false,
         };
         let target = |(name, version): &(&str, &str)| (Ref::Target((*name).to_owned()), compiled(version));
-        let token = |(router, version): &(&str, &str)| {
-            let token = (Ref::gateway_credential("east"), compiled(version));
-            ((*router).to_owned(), BTreeMap::from([token]))
-        };
+        let token = |(router, version): &(&str, &str)| ((*router).to_owned(), compiled(version));
         Arc::new(World {
             resources: targets.iter().map(target).collect(),
-            credentials: tokens.iter().map(token).collect(),
+            credentials: Credentials::of_member("east", tokens.iter().map(token).collect()),
             ..World::default()
         })
     }

@@ -256,6 +256,7 @@ impl RouterSession {
             holding: Holding {
                 router: router.clone(),
                 held,
+                own_of: None,
                 rejected: BTreeMap::new(),
             },
             router,

@@ -8,7 +8,7 @@ use portolan_wire::v1::router_update::Kind;
 use prost::Message as _;
 
 use crate::acks::{Held, Names};
-use crate::compile::{Compiled, Ref, Scope, World};
+use crate::compile::{Compiled, Credentials, Ref, Scope, World};
 
 /// Largest resource that is offered. Routers end a stream with a message of twice that, and would do so each time they
 /// come back: none of them would learn anything more.
@@ -26,6 +26,8 @@ pub(super) struct Transaction {
     pub(super) whole: bool,
     /// What routers that hold the same hold in common once they have taken all of it; none: each has to find out.
     pub(super) after: Option<Names>,
+    /// Of these it holds what is its own once it has taken all of it; none: that was so before, or has to be found out.
+    pub(super) own: Option<Credentials>,
 }
 
 /// A router, as far as the difference is concerned.
@@ -34,6 +36,8 @@ pub(super) struct Holding {
     /// The router's name.
     pub(super) router: String,
     pub(super) held: Held,
+    /// Of these it holds what is its own, and has refused none; none: that has to be found out.
+    pub(super) own_of: Option<Credentials>,
     /// Versions it refused: the same content is not offered twice.
     pub(super) rejected: BTreeMap<Ref, (String, String)>,
 }
@@ -74,8 +78,17 @@ impl Transaction {
 
     /// What is of the router and no other.
     pub(super) fn add_own(&mut self, holding: &Holding, world: &World, scope: &Scope) {
-        let its_own = world.credentials.get(&holding.router);
-        for (name, compiled) in its_own.into_iter().flatten().filter(|(name, _)| scope.sees(name)) {
+        let credentials = &world.credentials;
+        if matches!(scope, Scope::Everything) {
+            if holding.own_of.as_ref().is_some_and(|known| known.is(credentials)) {
+                return;
+            }
+            self.own = Some(credentials.clone());
+        }
+        for (name, compiled) in credentials
+            .of_router(&holding.router)
+            .filter(|(name, _)| scope.sees(name))
+        {
             self.offer(
                 (name, compiled),
                 holding.held.own().get(name),
@@ -83,7 +96,7 @@ impl Transaction {
             );
         }
         for name in holding.held.own().keys() {
-            let told = its_own.is_some_and(|own| own.contains_key(name));
+            let told = credentials.get(&holding.router, name).is_some();
             if !(told && scope.sees(name)) {
                 self.withdraw(name, told, world, scope);
             }
@@ -216,8 +229,10 @@ impl Holding {
         let reasons: BTreeMap<_, _> = named.collect();
         let alone = Transaction {
             after: None,
+            own: None,
             ..transaction.clone()
         };
+        self.own_of = None;
         self.take(&alone, &reasons);
         let mut refused = 0;
         for (name, resource) in &transaction.upserts {
@@ -248,6 +263,9 @@ impl Holding {
         }
         if let Some(after) = &transaction.after {
             self.held.set_common(after.clone());
+        }
+        if transaction.own.is_some() {
+            self.own_of.clone_from(&transaction.own);
         }
     }
 }
@@ -347,6 +365,39 @@ mod tests {
         );
         let fresh = Transaction::between(&Holding::default(), &world, &Scope::Everything);
         assert_eq!(fresh.upserts.len(), 1, "who has nothing gets what there is");
+    }
+
+    #[test]
+    fn what_is_a_routers_own_is_looked_through_again_once_it_changes_or_was_refused() {
+        let tokens = |version: &str| {
+            let mut world = world(&[(Ref::gateway_credential("east"), version, false)]);
+            let told = world.resources.pop_first().unwrap().1;
+            world.credentials = Credentials::of_member("east", [("a".to_owned(), told)].into());
+            world
+        };
+        let mut router = Holding {
+            router: "a".to_owned(),
+            ..Holding::default()
+        };
+        let next = |router: &Holding, world: &World| Transaction::between(router, world, &Scope::Everything);
+        let first = tokens("1");
+        router.acked(&next(&router, &first));
+        assert!(next(&router, &first).is_empty() && router.own_of.is_some());
+        let second = tokens("2");
+        let offered = next(&router, &second);
+        let nack = v1::Nack {
+            rejected: vec![v1::Rejected {
+                r#ref: Some(Ref::gateway_credential("east").to_wire()),
+                version: "2".to_owned(),
+                reason: "no".to_owned(),
+            }],
+            ..v1::Nack::default()
+        };
+        assert!(router.nacked(&offered, &nack) && router.own_of.is_none());
+        assert!(next(&router, &second).is_empty(), "it is not offered again");
+        assert_eq!(next(&router, &tokens("3")).upserts.len(), 1);
+        let gone = World::default();
+        assert_eq!(next(&router, &gone).removals, [Ref::gateway_credential("east")]);
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Judgements {
         drafts: &[Draft<'_>],
         is_discarded: impl Fn(&ShardName) -> bool,
     ) -> Docket {
-        let facts = given.facts;
+        let (facts, by_all) = (given.facts, given.released.by_all);
         let mut docket = Docket {
             judged: Clusters::new(),
             drafts: BTreeMap::new(),
@@ -149,17 +149,17 @@ impl Judgements {
                 .before
                 .ledger
                 .shared(cluster)
-                .is_some_and(|pairs| pairs.are_on_their_way());
-            was_on_its_way || ledger.is_withholding() || !self.is_steady(facts, ledger, cluster)
+                .is_some_and(|pairs| pairs.are_on_their_way(by_all));
+            was_on_its_way || ledger.is_withholding() || !self.is_steady(facts, (ledger, by_all), cluster)
         });
         let unsteady: Vec<_> = unsteady.map(str::to_owned).collect();
         docket.judged.extend(unsteady);
         docket
     }
 
-    fn is_steady(&self, facts: &Facts, ledger: &Ledger, cluster: &str) -> bool {
+    fn is_steady(&self, facts: &Facts, (ledger, by_all): (&Ledger, u64), cluster: &str) -> bool {
         let pairs = ledger.shared(cluster);
-        let on_their_way = pairs.is_some_and(|pairs| pairs.are_on_their_way());
+        let on_their_way = pairs.is_some_and(|pairs| pairs.are_on_their_way(by_all));
         let grounds = self.steady.get(cluster);
         !on_their_way
             && grounds.is_some_and(|grounds| {

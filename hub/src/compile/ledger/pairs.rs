@@ -24,8 +24,9 @@ pub(in crate::compile) struct Pairs {
     pub(super) is_closing: bool,
     /// Writes to some of it do not say their epoch, though it has an owner.
     is_open: bool,
-    /// For some of it, it is waited until routers have heard that writes are to say their epoch.
-    pub(super) awaits_epochs: bool,
+    /// For some of it, it is waited until all routers have acknowledged a later run: they have heard then that writes are to say their
+    /// epoch. The first of these runs.
+    pub(super) awaits_epochs: Option<u64>,
     /// The highest epoch of any of them.
     pub(super) highest_epoch: u64,
 }
@@ -40,7 +41,7 @@ impl Pairs {
             pairs.is_releasing |= entry.releasing_since.is_some();
             pairs.is_closing |= entry.closing;
             pairs.is_open |= entry.owner.is_some() && !entry.is_fenced();
-            pairs.awaits_epochs |= entry.saying_since.is_some();
+            pairs.awaits_epochs = pairs.awaits_epochs.into_iter().chain(entry.saying_since).min();
             pairs.highest_epoch = pairs.highest_epoch.max(entry.owner_count).max(entry.fence.epoch);
         }
         pairs.entries = entries;
@@ -61,9 +62,11 @@ impl Pairs {
         self.is_closing || self.is_open
     }
 
-    /// Whether what becomes of them depends on how far routers are, and on how often it was looked.
-    pub(in crate::compile) fn are_on_their_way(&self) -> bool {
-        self.is_releasing || self.is_closing || self.awaits_epochs
+    /// Whether what becomes of them depends on how far routers are, and on how often it was looked, where all have acknowledged this run.
+    pub(in crate::compile) fn are_on_their_way(&self, by_all: u64) -> bool {
+        // Until then each look comes to the same; while routers come one after the other, for minutes.
+        let have_heard = self.awaits_epochs.is_some_and(|since| since <= by_all);
+        self.is_releasing || self.is_closing || have_heard
     }
 }
 

@@ -8,6 +8,7 @@ use portolan_wire::v1;
 use super::*;
 use crate::acks::Acks;
 use crate::compile::{Accepted, Compiled};
+use crate::status::reach::Breakers;
 
 fn shard_name(name: &str) -> ShardName {
     ShardName::new("ops", name).unwrap()
@@ -103,6 +104,7 @@ fn told_with(facts: &Facts, world: &World, name: &str, held: &[(&str, &str)]) ->
             facts,
             world,
             routers,
+            breakers: &Breakers::default(),
             now: jiff::Timestamp::UNIX_EPOCH,
         };
         let found = distributed(sources, &name, &callers);

@@ -18,6 +18,7 @@ use crate::acks::RouterState;
 use crate::compile::{Compiled, Ref};
 use crate::facts::{PolicyKind, Selection};
 use crate::status::Routers;
+use crate::status::reach::Breakers;
 
 const CALM: &str = "CircuitBreaker/ops/calm";
 const SHAKE: &str = "FaultInjection/ops/shake";
@@ -153,6 +154,7 @@ impl Scene {
             facts: &self.facts,
             world: &self.world,
             routers: &self.routers,
+            breakers: &Breakers::default(),
             now: self.now,
         };
         let (name, object) = self.facts.policies.iter().next().unwrap();

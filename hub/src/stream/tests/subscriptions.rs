@@ -45,8 +45,7 @@ pub(super) async fn two_shards(hub: &TestHub) -> Vec<TestAgent> {
             .filter(|(kind, _)| *kind != v1::ResourceKind::Credential)
             .count()
             == 0;
-        let tokens = world.credentials.values().map(std::collections::BTreeMap::len);
-        let whole = world.callers.len() == 2 && told && tokens.sum::<usize>() == 6;
+        let whole = world.callers.len() == 2 && told && world.credentials.count() == 6;
         whole.then_some(())
     })
     .await;

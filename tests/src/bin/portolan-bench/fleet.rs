@@ -39,6 +39,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const QUIET: Duration = Duration::from_secs(3);
 /// Joins, enrolments and writes of objects at once.
 const AT_ONCE: usize = 8;
+/// Of each router to enrol and to open its stream, after the first.
+const TRIES: usize = 10;
 /// Numbers from here on are nobody's at first.
 const NEW: usize = 50_000;
 
@@ -188,7 +190,19 @@ impl Fleet {
         Ok(())
     }
 
+    /// As routers do, it tries again: of a thousand that come at once the hub may let some wait for longer than they do.
     async fn open(&self, number: usize, address: &str) -> anyhow::Result<FleetRouter> {
+        let mut left = TRIES;
+        loop {
+            match self.try_to_open(number, address).await {
+                Err(_) if left > 0 => left -= 1,
+                opened => return opened,
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn try_to_open(&self, number: usize, address: &str) -> anyhow::Result<FleetRouter> {
         let identity = self.plane.enroll(&self.client, &format!("fleet-{number:04}")).await?;
         let way = Way {
             address,
