@@ -6,7 +6,7 @@
 //! the accepted specs: it is what keeps every pair with one owner while specs and inventories change. Caller:
 //! `distribute`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -94,6 +94,8 @@ impl PartialEq for Accepted {
 pub(crate) struct World {
     pub(crate) state: State,
     pub(crate) resources: BTreeMap<Ref, Compiled>,
+    /// Members of whose target routers are told, or may hold one.
+    pub(crate) targets: HashSet<String>,
     /// What cannot be said yet of which cluster, so that absence from `resources` is no reason to take it from a router.
     pub(crate) unknown: BTreeSet<(v1::ResourceKind, String)>,
     pub(crate) shards: BTreeMap<ShardName, Verdict>,

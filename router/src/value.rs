@@ -6,6 +6,7 @@ pub(crate) mod code;
 pub(crate) mod document;
 pub(crate) mod event_boundary;
 pub(crate) mod fault;
+pub(crate) mod hashed;
 pub(crate) mod injection;
 pub(crate) mod kinds;
 pub(crate) mod media;

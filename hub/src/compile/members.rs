@@ -63,12 +63,14 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings, earl
     for cluster in facts.members.keys() {
         let Some((member, pin)) = facts.joined(cluster) else {
             if let Some(pin) = facts.withdrawn(cluster) {
+                world.targets.insert(cluster.clone());
                 world
                     .resources
                     .insert(Ref::Target(cluster.clone()), withdrawn(cluster, pin));
             }
             continue;
         };
+        world.targets.insert(cluster.clone());
         let agent = facts.agents.get(cluster);
         let unshared = prints.of_keys(cluster, pin);
         let unshared = unshared.filter(|(_, print)| print.is_some_and(|print| !shared.contains(print)));

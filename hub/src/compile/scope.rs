@@ -46,11 +46,19 @@ impl Scope {
     pub(crate) fn sees(&self, name: &Ref) -> bool {
         let Self::Part(part) = self else { return true };
         match name {
-            Ref::Target(cluster) | Ref::Identity(cluster) | Ref::Coverage(cluster) => part.clusters.contains(cluster),
+            Ref::Target(cluster) | Ref::Identity(cluster) | Ref::Coverage(cluster) => self.sees_member(cluster),
             Ref::Ownership { shard, .. } | Ref::Shard(shard) => part.shards.contains(shard),
             Ref::View { .. } => part.views.contains(name),
             Ref::Policy(policy) => part.policies.contains(policy),
             Ref::Credential { cluster, .. } => part.gateway && part.clusters.contains(cluster),
+        }
+    }
+
+    /// Whether the router is told the way to a member.
+    pub(crate) fn sees_member(&self, cluster: &str) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Part(part) => part.clusters.contains(cluster),
         }
     }
 

@@ -7,13 +7,14 @@ use std::hash::Hash;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use ahash::RandomState;
 use dashmap::DashMap;
 
 /// The values of all keys in use. Cheap to clone: clones are the same map.
 #[derive(Debug)]
 pub(crate) struct Keyed<K: Eq + Hash, V> {
     // Sharded locks: every request looks its key up and drops it again.
-    entries: Arc<DashMap<K, Arc<Shared<K, V>>>>,
+    entries: Arc<DashMap<K, Arc<Shared<K, V>>, RandomState>>,
 }
 
 #[derive(Debug)]

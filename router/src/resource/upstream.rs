@@ -27,7 +27,6 @@ pub(crate) mod scripted;
 pub(crate) mod socket;
 mod stagger;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -61,6 +60,7 @@ use self::retry::RetryBudget;
 use crate::resource::breaker::{self, Breaker};
 use crate::resource::queues::{Queues, Room};
 use crate::value::fault::Fault;
+use crate::value::hashed::HashMap;
 use crate::value::snapshot::Target;
 use crate::value::traffic::TrafficClass;
 

@@ -3,10 +3,11 @@
 //! A member that is away keeps what it said last. `None` always means "not known (yet)", never "no". Pure;
 //! `resource::routing` keeps it, filled by `discovery` from the members' documents. Readers: `plan`, `preflight`, `/kinds`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
+use crate::value::hashed::HashMap;
 use serde::{Deserialize, Serialize};
 
 /// Whether objects of a kind live in namespaces.

@@ -15,11 +15,11 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod told;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::HeaderValue;
-use portolan_crds::labels::{GATEWAY_ACCOUNT, LabelKeys};
+use portolan_crds::labels::LabelKeys;
 use portolan_crds::names::{RESTORED, ShardName};
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
@@ -30,6 +30,7 @@ pub(crate) use self::caller::{Binding, Caller, CallerId, CallerKey, CallerView};
 use self::keys::KeyIndex;
 pub(crate) use self::lock::{Lock, LockPlace, LockState};
 pub(crate) use self::reach::{Reach, Unlabelled};
+use crate::value::hashed::{HashMap, HashSet};
 use crate::value::policy::{CallerPolicies, Policy};
 
 /// Routing state of one moment. Cheap to clone: everything large is behind an `Arc`.
@@ -49,8 +50,8 @@ pub(crate) struct Snapshot {
     pub(crate) identities: Map<Arc<str>, MemberIdentity>,
     /// How far each member's objects are labelled.
     pub(crate) coverage: Map<Arc<str>, Kinds>,
-    /// Tokens for members by name of the resource, see [`Self::gateway_credential`].
-    pub(crate) credentials: Map<String, Credential>,
+    /// The tokens by which the router acts for callers, by member.
+    pub(crate) credentials: Map<Arc<str>, Credential>,
     /// CircuitBreakers and FaultInjections by name.
     pub(crate) policies: Map<Arc<str>, Policy>,
     /// Keys that sign callers' tokens, over all members.
@@ -79,7 +80,7 @@ pub(crate) type Kinds = HashMap<String, HashMap<String, Coverage>>;
 impl Snapshot {
     /// The token by which the router acts for callers in a member.
     pub(crate) fn gateway_credential(&self, cluster: &str) -> Option<&Arc<Credential>> {
-        self.credentials.get(&credential_name(cluster, GATEWAY_ACCOUNT))
+        self.credentials.get(cluster)
     }
 
     /// The shard that owns a namespace of a member, as far as this router is told of others' shards.
@@ -110,10 +111,6 @@ impl Snapshot {
     pub(crate) fn coverage(&self, cluster: &str, group: &str, resource: &str) -> Option<&Coverage> {
         self.coverage.get(cluster)?.get(group)?.get(resource)
     }
-}
-
-fn credential_name(cluster: &str, identity: &str) -> String {
-    format!("{cluster}/{identity}")
 }
 
 /// A shard; whose rules name "the home cluster" is another one for each of those.
@@ -410,6 +407,8 @@ pub(crate) struct MemberIdentity {
     pub(crate) allowed_service_accounts: HashSet<String>,
     /// People this member lets the router act as.
     pub(crate) allowed_users: HashSet<String>,
+    /// All of these by their user names, but for those of system namespaces: each request asks for one.
+    pub(crate) allowed: HashSet<String>,
 }
 
 /// One address of a member's API server.
@@ -450,11 +449,4 @@ pub(crate) struct Credential {
     pub(crate) bearer: HeaderValue,
     /// Unix seconds.
     pub(crate) expires_unix_seconds: i64,
-}
-
-impl Credential {
-    /// Its key in [`Snapshot::credentials`].
-    fn name(&self) -> String {
-        credential_name(&self.cluster, &self.identity)
-    }
 }

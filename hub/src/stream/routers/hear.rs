@@ -52,15 +52,7 @@ impl RouterSession {
                 self.settled(&in_flight.transaction.refused(&nack));
             }
             Some(Said::Breakers(report)) => {
-                let told_of = self.told_of();
-                let known = |cluster: &str| told_of(&Ref::Target(cluster.to_owned()));
-                let shard = |shard: &ShardName| told_of(&Ref::Shard(shard.clone()));
-                let reported = Reported {
-                    answered: answers(report.answered, known),
-                    breakers: bounded(report.breakers, known),
-                    other_leases: other_leases(report.other_leases, shard),
-                };
-                self.service.acks.reported(&self.router, self.epoch, reported);
+                self.hear_breakers(report);
             }
             Some(Said::AccessReview(review)) => self.review(review),
             Some(Said::CatchUp(question)) => self.catches_up = Some(question.id),
@@ -74,6 +66,24 @@ impl RouterSession {
             None => {}
         }
         Ok(())
+    }
+
+    /// Of members and shards that it is told of. Of a large fleet every second some hundred routers tell of a thousand members.
+    fn hear_breakers(&self, report: v1::BreakerReport) {
+        let scoped = self.scope();
+        let known = |cluster: &str| {
+            let told =
+                |(scope, world): &(Scope, Arc<World>)| world.targets.contains(cluster) && scope.sees_member(cluster);
+            scoped.as_ref().is_some_and(told)
+        };
+        let told_of = self.told_of();
+        let shard = |shard: &ShardName| told_of(&Ref::Shard(shard.clone()));
+        let reported = Reported {
+            answered: answers(report.answered, known),
+            breakers: bounded(report.breakers, known),
+            other_leases: other_leases(report.other_leases, shard),
+        };
+        self.service.acks.reported(&self.router, self.epoch, reported);
     }
 
     fn hear_answered(&self, answered: v1::WritesAnswered) -> Result<(), Status> {
@@ -173,9 +183,14 @@ impl RouterSession {
         self.scoped(|scope, name| scope.sees(name) || scope.is_uncertain(name))
     }
 
-    fn scoped<I: Fn(&Scope, &Ref) -> bool>(&self, is_in: I) -> impl Fn(&Ref) -> bool + use<I> {
+    /// What it may see, and of what; none: nobody knows.
+    fn scope(&self) -> Option<(Scope, Arc<World>)> {
         let published = self.service.worlds.borrow().clone();
-        let scoped = published.map(|Published { world, .. }| (Scope::of(&self.subscription, &world), world));
+        published.map(|Published { world, .. }| (Scope::of(&self.subscription, &world), world))
+    }
+
+    fn scoped<I: Fn(&Scope, &Ref) -> bool>(&self, is_in: I) -> impl Fn(&Ref) -> bool + use<I> {
+        let scoped = self.scope();
         move |name| {
             let told = |(scope, world): &(Scope, Arc<World>)| !world.is_gone(name) && is_in(scope, name);
             scoped.as_ref().is_some_and(told)

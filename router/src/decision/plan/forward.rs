@@ -203,24 +203,23 @@ fn allowed(cluster: &str, identity: &MemberIdentity, wanted: &Impersonation) -> 
         ));
     }
     let user = &wanted.user;
-    if let Some((namespace, name)) = wanted.service_account() {
-        let account = format!("{namespace}/{name}");
-        if system_namespace(namespace) {
-            return refuse(format!(
-                "nobody acts as a ServiceAccount of {namespace} through Portolan"
-            ));
-        }
-        if !identity.allowed_service_accounts.contains(&account) {
-            return refuse(format!(
-                "member cluster {cluster} does not let the router act as ServiceAccount {account}: run `portolanctl allow --member-kubeconfig FILE {account}` there"
-            ));
-        }
-    } else if !identity.allowed_users.contains(user) {
-        return refuse(format!(
-            "member cluster {cluster} does not let the router act as user {user}: run `portolanctl allow --member-kubeconfig FILE --user {user}` there"
-        ));
+    if identity.allowed.contains(user) {
+        return Ok(());
     }
-    Ok(())
+    refuse(match wanted.service_account() {
+        Some((namespace, _)) if system_namespace(namespace) => {
+            format!("nobody acts as a ServiceAccount of {namespace} through Portolan")
+        }
+        Some((namespace, name)) => {
+            let account = format!("{namespace}/{name}");
+            format!(
+                "member cluster {cluster} does not let the router act as ServiceAccount {account}: run `portolanctl allow --member-kubeconfig FILE {account}` there"
+            )
+        }
+        None => format!(
+            "member cluster {cluster} does not let the router act as user {user}: run `portolanctl allow --member-kubeconfig FILE --user {user}` there"
+        ),
+    })
 }
 
 /// Identities of the control plane itself.

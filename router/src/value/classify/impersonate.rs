@@ -170,8 +170,7 @@ impl Impersonation {
 
     /// Namespace and name, if the user is a ServiceAccount.
     pub(crate) fn service_account(&self) -> Option<(&str, &str)> {
-        let (namespace, name) = self.user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
-        (is_dns_label(namespace) && is_dns_subdomain(name)).then_some((namespace, name))
+        service_account(&self.user)
     }
 
     /// Writes the headers. Fails on text that cannot stand in a header.
@@ -211,4 +210,10 @@ fn text(name: &HeaderName, value: &HeaderValue) -> Result<String, Fault> {
         .filter(|text| !text.is_empty());
     text.map(str::to_owned)
         .ok_or_else(|| Fault::BadRequest(format!("header {name} is empty or not UTF-8")))
+}
+
+/// Namespace and name, if the user is a ServiceAccount.
+pub(crate) fn service_account(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    (is_dns_label(namespace) && is_dns_subdomain(name)).then_some((namespace, name))
 }

@@ -5,11 +5,12 @@
 //! dimension. So a request costs a look-up per dimension and a handful of ANDs for each 64 rows, whatever the rules are.
 //! The law (`tests`): the same answer as asking each rule by itself.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use portolan_crds::circuit_breaker::ResourceRule;
 
 use super::bits::{Bits, NOTHING, Rows, WORD};
+use crate::value::hashed::HashMap;
 
 /// The word that takes anything.
 const ANY: &str = "*";

@@ -16,6 +16,7 @@ mod shard;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use portolan_crds::labels::GATEWAY_ACCOUNT;
 use portolan_crds::names::{ShardName, is_dns_label, is_dns_subdomain};
 use portolan_wire::v1;
 use portolan_wire::v1::ResourceKind;
@@ -102,7 +103,11 @@ impl Snapshot {
             }
             Ok(ResourceKind::MemberIdentity) => remove(&mut self.identities, name),
             Ok(ResourceKind::Coverage) => remove(&mut self.coverage, name),
-            Ok(ResourceKind::Credential) => remove(&mut self.credentials, name),
+            Ok(ResourceKind::Credential) => {
+                if let Some((cluster, GATEWAY_ACCOUNT)) = name.split_once('/') {
+                    remove(&mut self.credentials, cluster);
+                }
+            }
             Ok(ResourceKind::Shard) => {
                 if let Ok(name) = name.parse() {
                     remove::<ShardName, _, _>(&mut self.rules, &name);
@@ -173,7 +178,10 @@ impl Snapshot {
             }
             Some(Body::Credential(wire)) => {
                 let credential = member::credential(wire)?;
-                insert(&mut self.credentials, credential.name(), credential);
+                // As whom else a router may act no hub of this protocol says.
+                if *credential.identity == *GATEWAY_ACCOUNT {
+                    insert(&mut self.credentials, credential.cluster.clone(), credential);
+                }
             }
             Some(Body::Ownership(wire)) => {
                 let owned = shard::ownership(wire)?;

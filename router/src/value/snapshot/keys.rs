@@ -4,7 +4,6 @@
 //! nobody: whoever holds it could be a Pod of either. Equality is by thumbprint over the decoded key material, because a
 //! member could publish another's key in another spelling. `identify` verifies signatures; this is only the index.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -14,6 +13,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::MemberIdentity;
+use crate::value::hashed::HashMap;
 
 /// All usable signing keys.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ pub(crate) fn check(text: &str) -> Result<(), KeyError> {
 impl KeyIndex {
     /// The index over the keys of all members. Keys that cannot be read or are not public keys are left out.
     pub(crate) fn new<'a>(members: impl IntoIterator<Item = (&'a Arc<str>, &'a Arc<MemberIdentity>)>) -> Self {
-        let mut found: HashMap<Thumbprint, (Vec<Jwk>, Vec<Arc<str>>)> = HashMap::new();
+        let mut found: HashMap<Thumbprint, (Vec<Jwk>, Vec<Arc<str>>)> = HashMap::default();
         for (cluster, identity) in members {
             for text in &identity.signing_keys {
                 let Some((thumbprint, jwk)) = public_key(text) else {

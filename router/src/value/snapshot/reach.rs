@@ -3,7 +3,7 @@
 //! Compiled once per view, because every collection asks and a shard may own thousands. Called by `build`; the readers are
 //! in `plan`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use portolan_crds::selector::{Operator, Requirement, Selector};
 use portolan_merge::filter::{Names, NamespaceFilter};
 
 use super::{Grant, Member};
+use crate::value::hashed::HashMap;
 
 /// Longest list of namespaces, in bytes, that a request to a member carries. Members take a megabyte of head, what stands
 /// in front of them less; filtering beyond it costs the member's bandwidth, a refused request everything.

@@ -89,6 +89,7 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<FleetS
     );
     step(&format!("fleet: {} shards of a root become one more", amount.root_size));
     let reshard = fleet.reshard(amount.root_size).await?;
+    step(&format!("fleet: {}", fleet.board.losses()));
     loads.push(load(&fleet.plane, "after all changes, at rest").await?);
     Ok(FleetSection {
         of: format!(

@@ -1,12 +1,12 @@
 //! Callers with their shards, and shards with what they own: each shard is made once, however many callers it has.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use portolan_wire::v1;
 
 use super::shard;
+use crate::value::hashed::HashMap;
 use crate::value::snapshot::keys::KeyIndex;
 use crate::value::snapshot::{
     Binding, CallerView, MadeOf, Map, Owners, Ownership, Shard, ShardKey, ShardName, Snapshot, Target,
@@ -31,7 +31,7 @@ impl Snapshot {
             return;
         }
         self.owners = self.owners_since(previous);
-        let mut joined = Joined::new();
+        let mut joined = Joined::default();
         let callers = self.callers.values();
         let rebound: Vec<_> = callers.filter_map(|view| self.rebind(view, &mut joined)).collect();
         if !rebound.is_empty() {

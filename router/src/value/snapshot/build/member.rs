@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use portolan_crds::labels::system_namespace;
 use portolan_runtime::Secret;
 use portolan_wire::v1;
 
 use super::shard::label_rule;
 use super::{BuildError, bad, cluster};
-use crate::value::snapshot::{Coverage, Credential, Endpoint, Kinds, MemberIdentity, Target, keys};
+use crate::value::classify::service_account;
+use crate::value::snapshot::{CallerView, Coverage, Credential, Endpoint, Kinds, MemberIdentity, Target, keys};
 
 pub(super) fn target(wire: &v1::Target, version: &str) -> Result<Target, BuildError> {
     let endpoints = wire.endpoints.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
@@ -36,15 +38,23 @@ pub(super) fn identity(wire: &v1::MemberIdentity) -> Result<MemberIdentity, Buil
     for key in &wire.signing_keys {
         keys::check(key).map_err(|error| bad("signing_keys", error))?;
     }
+    let accounts = wire.allowed_service_accounts.iter();
+    let accounts = accounts.filter_map(|account| account.split_once('/'));
+    let accounts = accounts.filter(|(namespace, _)| !system_namespace(namespace));
+    let accounts = accounts.map(|(namespace, name)| CallerView::user_of(namespace, name).to_string());
+    let accounts = accounts.filter(|user| service_account(user).is_some());
+    // A ServiceAccount is allowed as such alone.
+    let people = wire.allowed_users.iter().filter(|user| service_account(user).is_none());
     Ok(MemberIdentity {
         signing_keys: wire.signing_keys.clone(),
         allowed_service_accounts: wire.allowed_service_accounts.iter().cloned().collect(),
         allowed_users: wire.allowed_users.iter().cloned().collect(),
+        allowed: accounts.chain(people.cloned()).collect(),
     })
 }
 
 pub(super) fn coverage(wire: &v1::Coverage) -> Kinds {
-    let mut kinds = Kinds::new();
+    let mut kinds = Kinds::default();
     let unconfirmed = Arc::new(wire.unconfirmed.iter().cloned().collect());
     for kind in &wire.kinds {
         let facts = Coverage {

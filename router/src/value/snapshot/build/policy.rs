@@ -3,7 +3,6 @@
 //!
 //! A spec is checked by the functions that webhook and hub use. A bad one is refused by name and keeps its last good.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use portolan_wire::v1;
 use serde::de::DeserializeOwned;
 
 use super::{BuildError, bad};
+use crate::value::hashed::HashMap;
 use crate::value::injection::Faults;
 use crate::value::policy::{CallerPolicies, ClosedByHand, Policy, PolicySpec};
 use crate::value::snapshot::{CallerView, Snapshot};
@@ -90,7 +90,7 @@ impl Snapshot {
         if untouched {
             return;
         }
-        let mut held = HashMap::new();
+        let mut held = HashMap::default();
         let callers = self.callers.values();
         let changed: Vec<_> = callers.filter_map(|view| self.hold(view, &mut held)).collect();
         if !changed.is_empty() {

@@ -1,6 +1,5 @@
 //! A shard of the wire → a [`Shard`]. What this router does not know must neither open anything nor leave anything out.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use portolan_merge::cursor::Format;
 use portolan_wire::v1;
 
 use super::{BuildError, bad, cluster};
+use crate::value::hashed::HashMap;
 use crate::value::snapshot::{
     CursorIdentity, Departed, Enforcement, Grant, GrantState, LeaseName, Limit, Lock, LockPlace, LockState, MadeOf,
     Member, Ownership, Pair, Shard, Unavailable, reach,
@@ -193,7 +193,7 @@ fn members(
     owned: &[Option<Arc<Ownership>>],
 ) -> Result<(Vec<Member>, Namespaces), BuildError> {
     let mut members: Vec<Member> = Vec::with_capacity(wire.members.len());
-    let mut namespaces = Namespaces::new();
+    let mut namespaces = Namespaces::default();
     for (index, (member, owned)) in wire.members.iter().zip(owned).enumerate() {
         let cluster = cluster_or("members[].cluster", &member.cluster, home)?;
         if members.iter().any(|member| member.cluster == cluster) {
@@ -222,7 +222,8 @@ fn members(
 }
 
 pub(super) fn ownership(wire: &v1::Ownership) -> Result<Ownership, BuildError> {
-    let mut namespaces = HashMap::with_capacity(wire.namespaces.len());
+    let mut namespaces = HashMap::default();
+    namespaces.reserve(wire.namespaces.len());
     for grant in &wire.namespaces {
         let pair = Pair {
             owner_count: grant.owner_count,

@@ -99,9 +99,16 @@ pub(super) struct Board {
     // A watch: who waits wants the newest count only.
     heard: watch::Sender<(usize, Option<Instant>)>,
     record: Mutex<Record>,
-    /// Why the first stream ended that did.
-    lost: Mutex<Option<String>>,
+    lost: Mutex<Lost>,
     transactions: AtomicUsize,
+}
+
+/// Streams that ended.
+#[derive(Debug, Default)]
+struct Lost {
+    count: usize,
+    /// Why the last one did.
+    last: String,
 }
 
 #[derive(Debug, Default)]
@@ -143,14 +150,12 @@ impl Board {
     pub(super) async fn all(&self, routers: usize, patience: Duration) -> anyhow::Result<Instant> {
         let mut heard = self.heard.subscribe();
         let all = tokio::time::timeout(patience, heard.wait_for(|(count, _)| *count >= routers)).await;
-        if let Some(error) = &*self.lost.lock() {
-            bail!("a router's stream has ended: {error}");
-        }
         let Ok(all) = all else {
             let (count, _) = *self.heard.borrow();
             bail!(
-                "{count} of {routers} routers have acknowledged {:?}",
-                self.round.lock().awaited
+                "{count} of {routers} routers have acknowledged {:?}; {}",
+                self.round.lock().awaited,
+                self.losses()
             );
         };
         all?.1.context("somebody has acknowledged")
@@ -182,6 +187,17 @@ impl Board {
     }
 
     pub(super) fn lost(&self, error: &anyhow::Error) {
-        self.lost.lock().get_or_insert_with(|| format!("{error:#}"));
+        let mut lost = self.lost.lock();
+        lost.count += 1;
+        lost.last = format!("{error:#}");
+    }
+
+    /// How many streams have ended that began anew, in words.
+    pub(super) fn losses(&self) -> String {
+        let lost = self.lost.lock();
+        match lost.count {
+            0 => "no stream has ended".to_owned(),
+            count => format!("{count} streams have ended and begun anew, the last one: {}", lost.last),
+        }
     }
 }

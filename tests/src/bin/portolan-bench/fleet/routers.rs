@@ -21,11 +21,14 @@ use portolan_wire::v1::router_update::Kind as Told;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
+use tonic::transport::Channel;
 
 use super::board::Board;
 
 /// Messages under way to the hub.
 const OUTBOX: usize = 16;
+/// Until it comes back.
+const BACK_AFTER: Duration = Duration::from_secs(1);
 /// As a router does.
 const REPORT_EVERY: Duration = Duration::from_secs(3);
 
@@ -42,38 +45,48 @@ pub(super) struct Way<'a> {
 }
 
 impl FleetRouter {
-    /// Opens a stream, holding nothing. `members`: of which it reports.
+    /// Opens a stream, holding nothing; anew whenever it ends, as a router does. `members`: of which it reports.
     pub(super) async fn open(way: Way<'_>, board: Arc<Board>, members: Arc<[String]>) -> anyhow::Result<Self> {
         let channel = HubLink::new(way.address, way.trust, way.identity)?.channel();
-        let (outbox, messages) = mpsc::channel(OUTBOX);
-        let hello = v1::RouterHello {
-            protocol: PROTOCOL,
-            capabilities: [CURSOR_FORMAT_2, FENCE, LOCKS, POLICIES].map(str::to_owned).to_vec(),
-            version: "v0-bench".to_owned(),
-            ..v1::RouterHello::default()
-        };
-        outbox.send(message(Said::Hello(hello))).await?;
-        let mut client = RouterControlClient::new(channel).max_decoding_message_size(usize::MAX);
-        let updates = client.connect(ReceiverStream::new(messages)).await?.into_inner();
+        let client = RouterControlClient::new(channel).max_decoding_message_size(usize::MAX);
+        let seat = board.seat();
+        let mut stream = connect(client.clone()).await?;
         let tasks = Tasks::new();
-        let reporting = outbox.clone();
-        tasks.spawn("fleet-router-report", async move {
-            while report(&reporting, &members).await.is_ok() {}
-        });
-        let following = Following {
-            outbox,
-            seat: board.seat(),
-            board,
-            releasing: BTreeMap::new(),
-            resources: Vec::new(),
-        };
         tasks.spawn("fleet-router", async move {
-            let board = following.board.clone();
-            let Err(error) = following.run(updates).await;
-            board.lost(&error);
+            loop {
+                let (outbox, updates) = stream;
+                let following = Following::new(outbox.clone(), board.clone(), seat);
+                let ended = tokio::select! {
+                    Err(error) = following.run(updates) => error,
+                    Err(error) = report(&outbox, &members) => error,
+                };
+                board.lost(&ended);
+                stream = loop {
+                    tokio::time::sleep(BACK_AFTER).await;
+                    if let Ok(stream) = connect(client.clone()).await {
+                        break stream;
+                    }
+                };
+            }
         });
         Ok(Self { tasks })
     }
+}
+
+/// What goes to the hub, and what comes of it.
+type Stream = (mpsc::Sender<v1::RouterMessage>, Streaming<v1::RouterUpdate>);
+
+async fn connect(mut client: RouterControlClient<Channel>) -> anyhow::Result<Stream> {
+    let (outbox, messages) = mpsc::channel(OUTBOX);
+    let hello = v1::RouterHello {
+        protocol: PROTOCOL,
+        capabilities: [CURSOR_FORMAT_2, FENCE, LOCKS, POLICIES].map(str::to_owned).to_vec(),
+        version: "v0-bench".to_owned(),
+        ..v1::RouterHello::default()
+    };
+    outbox.send(message(Said::Hello(hello))).await?;
+    let updates = client.connect(ReceiverStream::new(messages)).await?.into_inner();
+    Ok((outbox, updates))
 }
 
 impl Drop for FleetRouter {
@@ -95,6 +108,16 @@ struct Following {
 }
 
 impl Following {
+    fn new(outbox: mpsc::Sender<v1::RouterMessage>, board: Arc<Board>, seat: usize) -> Self {
+        Self {
+            outbox,
+            board,
+            seat,
+            releasing: BTreeMap::new(),
+            resources: Vec::new(),
+        }
+    }
+
     async fn run(mut self, mut updates: Streaming<v1::RouterUpdate>) -> anyhow::Result<std::convert::Infallible> {
         loop {
             let update = updates.message().await?.context("the hub ended the stream")?;
@@ -152,7 +175,17 @@ fn releasing(owned: &v1::Ownership) -> Vec<v1::PairEpoch> {
 }
 
 /// That every member has answered just now.
-async fn report(outbox: &mpsc::Sender<v1::RouterMessage>, members: &[String]) -> anyhow::Result<()> {
+async fn report(
+    outbox: &mpsc::Sender<v1::RouterMessage>,
+    members: &[String],
+) -> anyhow::Result<std::convert::Infallible> {
+    loop {
+        outbox.send(reported(members)?).await?;
+        tokio::time::sleep(REPORT_EVERY).await;
+    }
+}
+
+fn reported(members: &[String]) -> anyhow::Result<v1::RouterMessage> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let until_unix_seconds = i64::try_from(now.as_secs())?;
     let answered = members.iter().map(|cluster| v1::MemberAnswered {
@@ -163,9 +196,7 @@ async fn report(outbox: &mpsc::Sender<v1::RouterMessage>, members: &[String]) ->
         answered: answered.collect(),
         ..v1::BreakerReport::default()
     };
-    outbox.send(message(Said::Breakers(report))).await?;
-    tokio::time::sleep(REPORT_EVERY).await;
-    Ok(())
+    Ok(message(Said::Breakers(report)))
 }
 
 fn message(kind: Said) -> v1::RouterMessage {
