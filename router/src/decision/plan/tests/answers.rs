@@ -111,6 +111,35 @@ fn members_decide_whom_the_router_acts_as() {
     );
 }
 
+/// A ServiceAccount is allowed by its name and namespace, never as a person of that user name, and none of a system namespace.
+#[test]
+fn an_account_is_not_allowed_as_a_person() {
+    let world = World::of(vec!["ops/blue".into()], Some(two()), |target| {
+        target.allowed_service_accounts = vec!["ops/operator".into(), "kube-system/root".into(), "odd".into()];
+        target.allowed_users.push("system:serviceaccount:ops:other".into());
+    });
+    let as_user = |user: &str| {
+        let planned = world.plan(
+            &world.pod(),
+            "GET /api/v1/namespaces/ns-c/pods/p",
+            &[("impersonate-user", user)],
+        );
+        say(&planned)
+    };
+    let refused = "not-allowed ✗ 403";
+    for user in [
+        "system:serviceaccount:ops:other",
+        "system:serviceaccount:kube-system:root",
+        "odd",
+        "bob",
+    ] {
+        assert_eq!(as_user(user), refused, "{user}");
+    }
+    for user in ["system:serviceaccount:ops:operator", "ada"] {
+        assert_ne!(as_user(user), refused, "{user}");
+    }
+}
+
 #[test]
 fn impersonation_is_asked_for_first() {
     let world = World::new(two());
