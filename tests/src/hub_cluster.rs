@@ -105,7 +105,19 @@ pub async fn enroll_router(channel: Channel, client: &Client, name: &str) -> any
 
 /// Makes a bootstrap token that is good until `expires`; a router's is for everything.
 pub async fn bootstrap_token(client: &Client, kind: &str, name: &str, expires: &str) -> anyhow::Result<String> {
-    let id: String = format!("{:06x}", rand::random::<u32>() & 0x00ff_ffff);
+    let secrets = Api::<KubeSecret>::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    loop {
+        let id: String = format!("{:06x}", rand::random::<u32>() & 0x00ff_ffff);
+        let secret = bootstrap_secret(&id, kind, name, expires);
+        match secrets.create(&PostParams::default(), &secret).await {
+            // Of some thousand two may have the same id.
+            Err(kube::Error::Api(refused)) if refused.code == 409 => {}
+            made => return made.map(|_| format!("{id}.{CANARY}")).map_err(Into::into),
+        }
+    }
+}
+
+fn bootstrap_secret(id: &str, kind: &str, name: &str, expires: &str) -> KubeSecret {
     let data = [
         ("kind", kind),
         ("name", name),
@@ -114,7 +126,7 @@ pub async fn bootstrap_token(client: &Client, kind: &str, name: &str, expires: &
         ("subscription", "everything"),
     ];
     let data = data.map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())));
-    let secret = KubeSecret {
+    KubeSecret {
         metadata: ObjectMeta {
             name: Some(format!("portolan-bootstrap-{id}")),
             ..ObjectMeta::default()
@@ -122,10 +134,7 @@ pub async fn bootstrap_token(client: &Client, kind: &str, name: &str, expires: &
         type_: Some("ctrlmesh.kusionstack.io/bootstrap-token".to_owned()),
         data: Some(data.into()),
         ..KubeSecret::default()
-    };
-    let secrets = Api::<KubeSecret>::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    secrets.create(&PostParams::default(), &secret).await?;
-    Ok(format!("{id}.{CANARY}"))
+    }
 }
 
 /// Creates or changes a MemberCluster.
