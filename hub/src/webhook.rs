@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -22,6 +23,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::access::AccessReviewer;
 use crate::authors::{self, Refusal, Write};
@@ -41,6 +43,9 @@ const MAX_JUDGED: usize = 2;
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 /// For the whole answer, waiting included: below the `timeoutSeconds` of the registration.
 const TIMEOUT: Duration = Duration::from_secs(9);
+
+/// An answer on a connection this old is its last: that, an idle end, or [`TIMEOUT`] and this come before the connection is cut.
+const LEAVE_AFTER: Duration = Duration::from_secs(15);
 
 /// An `AdmissionReview` of `admission.k8s.io/v1`.
 #[derive(Deserialize)]
@@ -67,12 +72,23 @@ pub(crate) async fn serve(
     let mut incoming = TlsIncoming::new(listener, tls, &tasks)?;
     let pages = pages(reviewer);
     while let Some(stream) = incoming.next().await {
-        tasks.spawn(
-            "webhook-connection",
-            http1::serve(stream?, pages.clone(), tasks.token()),
-        );
+        let pages = of_one_connection(&pages);
+        tasks.spawn("webhook-connection", http1::serve(stream?, pages, tasks.token()));
     }
     Ok(())
+}
+
+/// Connections without a client certificate are cut after 30 s (`TlsIncoming`). The API server, which keeps its own, is told in
+/// time to open another: a question that it had begun to write could not be asked again, and its user's write would fail.
+fn of_one_connection(pages: &Router) -> Router {
+    let opened = Instant::now();
+    pages.clone().layer(map_response(move |mut response: Response| {
+        if opened.elapsed() >= LEAVE_AFTER {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        std::future::ready(response)
+    }))
 }
 
 fn pages(reviewer: AccessReviewer) -> Router {
@@ -201,6 +217,19 @@ mod tests {
         let (status, said) = ask(&pages, review("eve")).await;
         assert_eq!((status, &said["response"]["allowed"]), (StatusCode::OK, &json!(false)));
         assert_eq!(said["response"]["status"]["code"], 403);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_connection_is_left_after_an_answer_that_says_so() {
+        let pages = of_one_connection(&pages(sharding_rights(&[]).0));
+        let says_close = async || {
+            let request = Request::post("/nowhere").body(Body::empty()).unwrap();
+            let response = pages.clone().oneshot(request).await.unwrap();
+            response.headers().get(header::CONNECTION).cloned()
+        };
+        assert_eq!(says_close().await, None);
+        tokio::time::advance(LEAVE_AFTER).await;
+        assert_eq!(says_close().await, Some(HeaderValue::from_static("close")));
     }
 
     #[tokio::test]

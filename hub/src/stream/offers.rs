@@ -48,22 +48,22 @@ impl Offers {
     /// `None`: some of it cannot be sent, which each session notes for itself.
     fn common(&self, before: &Names, world: &Arc<World>) -> Option<Transaction> {
         let mut kept = self.kept.lock();
-        let is_same = |offer: &&Offer| {
-            // Those that come back hold the same and share none of it yet; of those that do, the pointers are compared.
-            std::ptr::eq(offer.world.as_ptr(), Arc::as_ptr(world)) && offer.before == *before
-        };
-        if let Some(offer) = kept.iter().find(is_same) {
+        if let Some(offer) = find(&kept, before, world) {
             return Some(offer.transaction.clone());
         }
         let mut transaction = Transaction::for_all(before, world);
         if transaction.is_too_large() {
             return None;
         }
-        let after = transaction.applied_to(before);
-        // Whoever came by another way to what these come to shares it with them.
-        let same = kept.iter().filter_map(|offer| offer.transaction.after.as_ref());
-        let same = same.into_iter().find(|known| ***known == after).cloned();
-        transaction.after = Some(same.unwrap_or_else(|| Arc::new(after)));
+        transaction.after = Some(if transaction.is_empty() {
+            before.clone()
+        } else {
+            let after = transaction.applied_to(before);
+            // Whoever came by another way to what these come to shares it with them.
+            let same = kept.iter().filter_map(|offer| offer.transaction.after.as_ref());
+            let same = same.into_iter().find(|known| ***known == after).cloned();
+            same.unwrap_or_else(|| Arc::new(after))
+        });
         if kept.len() == KEPT {
             kept.pop_front();
         }
@@ -74,6 +74,29 @@ impl Offers {
         });
         Some(transaction)
     }
+}
+
+/// What leads from `before` to `world`, if it was compared lately.
+fn find<'a>(kept: &'a VecDeque<Offer>, before: &Names, world: &Arc<World>) -> Option<&'a Offer> {
+    let to_world = || {
+        let is_to = |offer: &&Offer| std::ptr::eq(offer.world.as_ptr(), Arc::as_ptr(world));
+        kept.iter().filter(is_to)
+    };
+    let is_shared = |known: &Names| Arc::ptr_eq(known, before);
+    let found = to_world().find(|offer| is_shared(&offer.before));
+    if found.is_some() {
+        return found;
+    }
+    // Those that come back hold what others hold and share none of it yet. Of whoever does, another holding is another one: a
+    // thousand names would be compared, router by router, to find that out.
+    let mut known = kept
+        .iter()
+        .flat_map(|offer| [Some(&offer.before), offer.transaction.after.as_ref()])
+        .flatten();
+    if known.any(is_shared) {
+        return None;
+    }
+    to_world().find(|offer| offer.before == *before)
 }
 
 #[cfg(test)]
