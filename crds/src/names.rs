@@ -57,6 +57,12 @@ fn is_label_body(text: &str) -> bool {
         && bytes.iter().all(|b| alphanumeric(*b) || *b == b'-')
 }
 
+/// Namespace and name of the ServiceAccount that a user is, by the name that API servers give it; `None` for any other user.
+pub fn service_account_of(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    (is_dns_label(namespace) && is_dns_subdomain(name)).then_some((namespace, name))
+}
+
 /// Refuses a name that is no DNS-1123 label. Names of MemberClusters are: one is a segment of `/clusters/<name>/…` and part
 /// of names of other objects.
 pub fn check_dns_label(text: &str) -> Result<(), NameError> {

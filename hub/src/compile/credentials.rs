@@ -97,7 +97,7 @@ impl Credentials {
     }
 
     fn shares_all_with(&self, other: &Self) -> bool {
-        self.is_as(other, |one, other| Arc::ptr_eq(one, other))
+        self.is_as(other, Arc::ptr_eq)
     }
 
     fn is_as(&self, other: &Self, same: impl Fn(&Arc<OfMember>, &Arc<OfMember>) -> bool) -> bool {

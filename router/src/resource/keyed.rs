@@ -14,8 +14,10 @@ use dashmap::DashMap;
 #[derive(Debug)]
 pub(crate) struct Keyed<K: Eq + Hash, V> {
     // Sharded locks: every request looks its key up and drops it again.
-    entries: Arc<DashMap<K, Arc<Shared<K, V>>, RandomState>>,
+    entries: Arc<Entries<K, V>>,
 }
+
+type Entries<K, V> = DashMap<K, Arc<Shared<K, V>>, RandomState>;
 
 #[derive(Debug)]
 struct Shared<K, V> {

@@ -15,7 +15,7 @@ use http::header::{CONNECTION, HOST, UPGRADE};
 use http::uri::Authority;
 use http::{HeaderMap, Method, Uri, Version};
 
-pub(crate) use self::impersonate::{Impersonation, service_account, write_owner};
+pub(crate) use self::impersonate::{Impersonation, write_owner};
 pub(crate) use self::query::Query;
 use crate::value::fault::{AboutObject, Fault};
 use crate::value::media::elements;

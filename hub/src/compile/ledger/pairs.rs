@@ -10,10 +10,6 @@ use super::Entry;
 
 /// Pairs of one cluster by namespace. Never changed: others take their place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each says of another pass whether it has anything to do"
-)]
 pub(in crate::compile) struct Pairs {
     entries: BTreeMap<String, Entry>,
     /// Whoever has any of them, releasing or not.

@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 
 use crate::value::fault::Fault;
-use portolan_crds::names::{is_dns_label, is_dns_subdomain};
+use portolan_crds::names::service_account_of;
 
 /// What every header of impersonation begins with.
 pub(crate) const PREFIX: &str = "impersonate-";
@@ -170,7 +170,7 @@ impl Impersonation {
 
     /// Namespace and name, if the user is a ServiceAccount.
     pub(crate) fn service_account(&self) -> Option<(&str, &str)> {
-        service_account(&self.user)
+        service_account_of(&self.user)
     }
 
     /// Writes the headers. Fails on text that cannot stand in a header.
@@ -210,10 +210,4 @@ fn text(name: &HeaderName, value: &HeaderValue) -> Result<String, Fault> {
         .filter(|text| !text.is_empty());
     text.map(str::to_owned)
         .ok_or_else(|| Fault::BadRequest(format!("header {name} is empty or not UTF-8")))
-}
-
-/// Namespace and name, if the user is a ServiceAccount.
-pub(crate) fn service_account(user: &str) -> Option<(&str, &str)> {
-    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
-    (is_dns_label(namespace) && is_dns_subdomain(name)).then_some((namespace, name))
 }
