@@ -57,9 +57,17 @@ fn is_label_body(text: &str) -> bool {
         && bytes.iter().all(|b| alphanumeric(*b) || *b == b'-')
 }
 
-/// Namespace and name of the ServiceAccount that a user is, by the name that API servers give it; `None` for any other user.
+/// What API servers put before the namespace and the name of a ServiceAccount to name its user.
+const SERVICE_ACCOUNT_USER: &str = "system:serviceaccount:";
+
+/// The user that a ServiceAccount is.
+pub fn service_account_user(namespace: &str, name: &str) -> String {
+    format!("{SERVICE_ACCOUNT_USER}{namespace}:{name}")
+}
+
+/// Namespace and name of the ServiceAccount that a user is; `None` for any other user.
 pub fn service_account_of(user: &str) -> Option<(&str, &str)> {
-    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let (namespace, name) = user.strip_prefix(SERVICE_ACCOUNT_USER)?.split_once(':')?;
     (is_dns_label(namespace) && is_dns_subdomain(name)).then_some((namespace, name))
 }
 

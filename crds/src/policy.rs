@@ -27,6 +27,7 @@ use crate::labels::{
     FENCE_EPOCH, LabelKeys, POLICY_AGENT_WRITES, POLICY_FENCE, POLICY_LABELS, POLICY_RESERVED, SECRET_AGENT_IDENTITY,
     SERVICE_ACCOUNT_AGENT, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES,
 };
+use crate::names::service_account_user;
 
 /// What the policies are made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,7 +101,7 @@ impl Policy {
 
 /// The agent's user name in every member.
 pub fn agent_user() -> String {
-    format!("system:serviceaccount:{SYSTEM_NAMESPACE}:{SERVICE_ACCOUNT_AGENT}")
+    service_account_user(SYSTEM_NAMESPACE, SERVICE_ACCOUNT_AGENT)
 }
 
 /// API version of all of them.

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 use portolan_crds::RouterPod;
 use portolan_crds::labels::{ROUTERS_NAMESPACE, SERVICE_ACCOUNT_ROUTER};
+use portolan_crds::names::service_account_user;
 use portolan_runtime::Secret;
 use portolan_runtime::pki::{LeafSpec, PkiError, Usage, subject_of};
 use portolan_wire::identity::Identity;
@@ -258,7 +259,7 @@ impl Enroller {
                 bound.cluster, self.audience, review.error
             )));
         }
-        let wanted = format!("system:serviceaccount:{ROUTERS_NAMESPACE}:{SERVICE_ACCOUNT_ROUTER}");
+        let wanted = service_account_user(ROUTERS_NAMESPACE, SERVICE_ACCOUNT_ROUTER);
         if review.username != wanted {
             return Err(Status::permission_denied(format!(
                 "boundToken.token: is of {}, and only {wanted} may enrol as a router",

@@ -8,6 +8,7 @@
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use portolan_crds::labels::{SERVICE_ACCOUNT_PROOF, SYSTEM_NAMESPACE, proof_audience};
+use portolan_crds::names::service_account_user;
 use portolan_runtime::hex;
 use portolan_wire::v1;
 use serde::Deserialize;
@@ -59,7 +60,7 @@ pub(crate) fn proven(shown: &v1::SigningKeys, nonce: &Nonce) -> Result<(String, 
     let (key, claims) = named
         .find_map(|(text, key)| Some((text.clone(), signed(&shown.proof, &key, header.alg)?)))
         .ok_or(ProofError::Unsigned)?;
-    let account = format!("system:serviceaccount:{SYSTEM_NAMESPACE}:{SERVICE_ACCOUNT_PROOF}");
+    let account = service_account_user(SYSTEM_NAMESPACE, SERVICE_ACCOUNT_PROOF);
     if claims.sub != account || claims.aud != [proof_audience(&nonce.0)] {
         return Err(ProofError::Another);
     }

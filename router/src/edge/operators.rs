@@ -14,6 +14,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use portolan_crds::names::service_account_user;
 use portolan_runtime::tls;
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
@@ -56,7 +57,7 @@ impl MemberApi for Reviewer {
                 "authenticated": true,
                 "audiences": ["portolan"],
                 "user": {
-                    "username": format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}"),
+                    "username": service_account_user(NAMESPACE, ACCOUNT),
                     "extra": {
                         "authentication.kubernetes.io/pod-name": [pod["name"]],
                         "authentication.kubernetes.io/pod-uid": [pod["uid"]],

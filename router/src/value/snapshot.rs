@@ -403,11 +403,7 @@ impl Target {
 pub(crate) struct MemberIdentity {
     /// Public JSON Web Keys, as sent.
     pub(crate) signing_keys: Vec<String>,
-    /// `namespace/name` of the ServiceAccounts this member lets the router act as.
-    pub(crate) allowed_service_accounts: HashSet<String>,
-    /// People this member lets the router act as.
-    pub(crate) allowed_users: HashSet<String>,
-    /// All of these by their user names, but for those of system namespaces: each request asks for one.
+    /// Users that this member lets the router act as: people, and ServiceAccounts but for those of system namespaces.
     pub(crate) allowed: HashSet<String>,
 }
 

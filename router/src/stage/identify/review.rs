@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
+use portolan_crds::names::service_account_user;
 
 use super::token::Reviewed;
 use crate::resource::access::{self, MemberApi};
@@ -49,10 +50,7 @@ fn confirm(claimed: &Reviewed, status: TokenReviewStatus) -> Result<(), &'static
         return Err("it is for another audience");
     }
     let user = status.user.unwrap_or_default();
-    let expected = format!(
-        "system:serviceaccount:{}:{}",
-        claimed.namespace, claimed.service_account
-    );
+    let expected = service_account_user(&claimed.namespace, &claimed.service_account);
     if user.username.as_deref() != Some(&expected) {
         return Err("it belongs to another ServiceAccount than it says");
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan_crds::names::ShardName;
+use portolan_crds::names::{ShardName, service_account_user};
 
 use super::Shard;
 use crate::value::policy::CallerPolicies;
@@ -94,7 +94,7 @@ pub(crate) struct CallerView {
 impl CallerView {
     /// The user of a ServiceAccount.
     pub(crate) fn user_of(namespace: &str, service_account: &str) -> Arc<str> {
-        format!("system:serviceaccount:{namespace}:{service_account}").into()
+        service_account_user(namespace, service_account).into()
     }
 
     /// Whether the same requests of both are planned the same: which policies hold a caller is nothing to where they go.

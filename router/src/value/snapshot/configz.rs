@@ -1,5 +1,6 @@
 //! The snapshot as JSON for `/configz`: what is routed where, without a single secret.
 
+use portolan_crds::names::service_account_of;
 use portolan_merge::cursor::Format;
 use serde_json::{Value, json};
 
@@ -63,9 +64,10 @@ impl Snapshot {
 
 impl MemberIdentity {
     fn configz(&self) -> Value {
-        let mut accounts: Vec<_> = self.allowed_service_accounts.iter().collect();
+        let account = |user: &String| service_account_of(user).map(|(namespace, name)| format!("{namespace}/{name}"));
+        let mut accounts: Vec<_> = self.allowed.iter().filter_map(account).collect();
         accounts.sort();
-        let mut users: Vec<_> = self.allowed_users.iter().collect();
+        let mut users: Vec<_> = self.allowed.iter().filter(|user| account(user).is_none()).collect();
         users.sort();
         json!({
             "signingKeys": self.signing_keys.len(),

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use portolan_crds::labels::system_namespace;
-use portolan_crds::names::service_account_of;
+use portolan_crds::names::{service_account_of, service_account_user};
 use portolan_runtime::Secret;
 use portolan_wire::v1;
 
 use super::shard::label_rule;
 use super::{BuildError, bad, cluster};
-use crate::value::snapshot::{CallerView, Coverage, Credential, Endpoint, Kinds, MemberIdentity, Target, keys};
+use crate::value::snapshot::{Coverage, Credential, Endpoint, Kinds, MemberIdentity, Target, keys};
 
 pub(super) fn target(wire: &v1::Target, version: &str) -> Result<Target, BuildError> {
     let endpoints = wire.endpoints.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
@@ -41,7 +41,7 @@ pub(super) fn identity(wire: &v1::MemberIdentity) -> Result<MemberIdentity, Buil
     let accounts = wire.allowed_service_accounts.iter();
     let accounts = accounts.filter_map(|account| account.split_once('/'));
     let accounts = accounts.filter(|(namespace, _)| !system_namespace(namespace));
-    let accounts = accounts.map(|(namespace, name)| CallerView::user_of(namespace, name).to_string());
+    let accounts = accounts.map(|(namespace, name)| service_account_user(namespace, name));
     let accounts = accounts.filter(|user| service_account_of(user).is_some());
     // A ServiceAccount is allowed as such alone.
     let people = wire
@@ -50,8 +50,6 @@ pub(super) fn identity(wire: &v1::MemberIdentity) -> Result<MemberIdentity, Buil
         .filter(|user| service_account_of(user).is_none());
     Ok(MemberIdentity {
         signing_keys: wire.signing_keys.clone(),
-        allowed_service_accounts: wire.allowed_service_accounts.iter().cloned().collect(),
-        allowed_users: wire.allowed_users.iter().cloned().collect(),
         allowed: accounts.chain(people.cloned()).collect(),
     })
 }
