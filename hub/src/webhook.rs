@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use futures::StreamExt as _;
-use portolan_runtime::tls::TlsIncoming;
+use portolan_runtime::tls::{STRANGER_LIFE, TlsIncoming};
 use portolan_runtime::{Tasks, http1};
 use rustls::ServerConfig;
 use serde::Deserialize;
@@ -44,8 +44,10 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 /// For the whole answer, waiting included: below the `timeoutSeconds` of the registration.
 const TIMEOUT: Duration = Duration::from_secs(9);
 
-/// An answer on a connection this old is its last: that, an idle end, or [`TIMEOUT`] and this come before the connection is cut.
-const LEAVE_AFTER: Duration = Duration::from_secs(15);
+/// An answer on a connection this old is its last.
+const LEAVE_AFTER: Duration = Duration::from_secs(STRANGER_LIFE.as_secs() / 2);
+// The slowest answer of an older one is over before the connection is cut.
+const _: () = assert!(LEAVE_AFTER.as_secs() + TIMEOUT.as_secs() < STRANGER_LIFE.as_secs());
 
 /// An `AdmissionReview` of `admission.k8s.io/v1`.
 #[derive(Deserialize)]
@@ -78,8 +80,8 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Connections without a client certificate are cut after 30 s (`TlsIncoming`). The API server, which keeps its own, is told in
-/// time to open another: a question that it had begun to write could not be asked again, and its user's write would fail.
+/// Connections without a client certificate are cut after [`STRANGER_LIFE`]. The API server, which keeps its own open, is told in
+/// time to leave: it does not ask again what it had begun to write on one that is cut, and its user's write would fail.
 fn of_one_connection(pages: &Router) -> Router {
     let opened = Instant::now();
     pages.clone().layer(map_response(move |mut response: Response| {

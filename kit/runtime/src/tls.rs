@@ -18,7 +18,7 @@ mod reload;
 mod trust;
 
 pub use identity::{Identity, IdentityStore};
-pub use incoming::{TlsConnection, TlsIncoming};
+pub use incoming::{STRANGER_LIFE, TlsConnection, TlsIncoming};
 pub use reload::{CaFile, DEFAULT_RELOAD_PERIOD, IdentityFiles};
 pub use trust::{ClientAuth, TrustStore};
 

@@ -31,8 +31,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONNECTIONS: usize = 8192;
 /// Of these so many without a client certificate: who enrols. The others are kept for those that have one.
 const MAX_STRANGERS: usize = 1024;
-/// A connection without a client certificate ends after so long: to enrol takes one question.
-const STRANGER_LIFE: Duration = Duration::from_secs(30);
+/// A connection without a client certificate ends after so long: to enrol takes one question. Whoever is asked more on one has to
+/// say in time that an answer is its last.
+pub const STRANGER_LIFE: Duration = Duration::from_secs(30);
 /// Connections ready and not yet taken. The server takes them at once; more than this means it does not.
 const READY_QUEUE: usize = 64;
 
