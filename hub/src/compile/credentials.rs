@@ -56,7 +56,8 @@ impl Credentials {
             (cluster.clone(), of_member)
         });
         let all = Self(Arc::new(by_member.collect()));
-        last.filter(|last| last.shares_all_with(&all)).cloned().unwrap_or(all)
+        let same = last.filter(|last| last.is_as(&all, Arc::ptr_eq));
+        same.cloned().unwrap_or(all)
     }
 
     /// All that is of the router of this name.
@@ -96,10 +97,7 @@ impl Credentials {
         self.0.values().map(|of_member| of_member.by_router.len()).sum()
     }
 
-    fn shares_all_with(&self, other: &Self) -> bool {
-        self.is_as(other, Arc::ptr_eq)
-    }
-
+    /// Whether they are of the same members, and `same` for each.
     fn is_as(&self, other: &Self, same: impl Fn(&Arc<OfMember>, &Arc<OfMember>) -> bool) -> bool {
         let mut both = self.0.iter().zip(&*other.0);
         self.0.len() == other.0.len() && both.all(|((ours, one), (theirs, other))| ours == theirs && same(one, other))

@@ -24,6 +24,9 @@ const PLACES: u32 = 24;
 /// An API server keeps a request waiting for a place for 15 s, and refuses it then: who was answered sooner was in no danger.
 const IN_TIME: Duration = Duration::from_secs(14);
 
+/// Between looks at these.
+const LOOK: Duration = Duration::from_millis(100);
+
 type Unread = Vec<(Line, Vec<Response<Incoming>>)>;
 
 /// More than any window holds.
@@ -80,6 +83,7 @@ async fn until_few(world: &World, held: &str) {
             begun.elapsed() < IN_TIME,
             "delta keeps {places} of east's places {held}"
         );
+        tokio::time::sleep(LOOK).await;
     }
 }
 

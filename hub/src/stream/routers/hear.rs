@@ -68,19 +68,17 @@ impl RouterSession {
         Ok(())
     }
 
-    /// Of members and shards that it is told of. Of a large fleet every second some hundred routers tell of a thousand members.
+    /// Of members and shards that it is told of. Of a large fleet some hundred routers tell of a thousand members in a second.
     fn hear_breakers(&self, report: v1::BreakerReport) {
-        let scoped = self.scope();
-        let known = |cluster: &str| {
-            let told =
-                |(scope, world): &(Scope, Arc<World>)| world.targets.contains(cluster) && scope.sees_member(cluster);
-            scoped.as_ref().is_some_and(told)
+        let Some((scope, world)) = self.scope() else { return };
+        let member = |cluster: &str| world.targets.contains(cluster) && scope.sees_member(cluster);
+        let shard = |shard: &ShardName| {
+            let name = Ref::Shard(shard.clone());
+            !world.is_gone(&name) && scope.sees(&name)
         };
-        let told_of = self.told_of();
-        let shard = |shard: &ShardName| told_of(&Ref::Shard(shard.clone()));
         let reported = Reported {
-            answered: answers(report.answered, known),
-            breakers: bounded(report.breakers, known),
+            answered: answers(report.answered, member),
+            breakers: bounded(report.breakers, member),
             other_leases: other_leases(report.other_leases, shard),
         };
         self.service.acks.reported(&self.router, self.epoch, reported);
