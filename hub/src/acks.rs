@@ -26,7 +26,7 @@ mod reported;
 pub(crate) use held::{Held, Names};
 pub(crate) use locks::LockStanding;
 pub(crate) use moving::moving as moving_lock;
-pub(crate) use reported::{OtherLeases, Reported, RuleReport};
+pub(crate) use reported::{Answered, OtherLeases, Reported, RuleReport};
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
@@ -324,7 +324,7 @@ impl Acks {
         let own = routers.get(asker)?;
         for state in routers.values().filter(|state| own.shares_callers(state)) {
             let is_heard = state.heard.is_some_and(|heard| heard.elapsed() < HEARD_WITHIN);
-            let answered = state.reported.answered.get(cluster).copied();
+            let answered = state.reported.answered.get(cluster);
             let before = state.replaces.map(|left| left.elapsed());
             until = match (answered, before) {
                 _ if state.left.is_some() => return None,

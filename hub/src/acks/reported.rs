@@ -37,10 +37,71 @@ impl RuleReport {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reported {
     pub(crate) breakers: Vec<v1::BreakerState>,
-    /// Until when each member may have answered it, in seconds of Unix time. Those that it has not told are not known.
-    pub(crate) answered: BTreeMap<String, i64>,
+    pub(crate) answered: Answered,
     pub(crate) other_leases: OtherLeases,
+}
+
+/// Until when each member may have answered a router, in seconds of Unix time. Those that it has not told are not known.
+///
+/// As it came, in the order of names: of a large fleet each router tells of each member every few seconds, and hardly ever is one
+/// looked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Answered(Vec<v1::MemberAnswered>);
+
+impl Answered {
+    /// What a router says. Of a member that it names twice the later word counts.
+    pub(crate) fn of(mut told: Vec<v1::MemberAnswered>) -> Self {
+        let is_before = |one: &v1::MemberAnswered, next: &v1::MemberAnswered| one.cluster < next.cluster;
+        if !told.is_sorted_by(is_before) {
+            told.reverse();
+            told.sort_by(|one, other| one.cluster.cmp(&other.cluster));
+            told.dedup_by(|later, kept| later.cluster == kept.cluster);
+        }
+        Self(told)
+    }
+
+    pub(crate) fn get(&self, cluster: &str) -> Option<i64> {
+        let place = self
+            .0
+            .binary_search_by(|answered| answered.cluster.as_str().cmp(cluster));
+        place.ok().map(|place| self.0[place].until_unix_seconds)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn east(until_unix_seconds: i64) -> Self {
+        Self::of(vec![v1::MemberAnswered {
+            cluster: "east".to_owned(),
+            until_unix_seconds,
+        }])
+    }
 }
 
 /// When callers last renewed a Lease that is not their election's, by shard and name, in seconds of Unix time.
 pub(crate) type OtherLeases = BTreeMap<(ShardName, String), i64>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_found_in_whatever_order_they_were_told() {
+        let answered = |cluster: &str, until_unix_seconds| v1::MemberAnswered {
+            cluster: cluster.to_owned(),
+            until_unix_seconds,
+        };
+        let (east, north, west) = (answered("east", 1), answered("north", 2), answered("west", 3));
+        for told in [
+            vec![east.clone(), north.clone(), west.clone()],
+            vec![west.clone(), answered("east", 7), north.clone(), east.clone()],
+        ] {
+            let known = Answered::of(told);
+            let found = ["east", "north", "west", "a", "z"].map(|cluster| known.get(cluster));
+            assert_eq!(found, [Some(1), Some(2), Some(3), None, None]);
+        }
+    }
+}

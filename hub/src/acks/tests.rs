@@ -130,7 +130,7 @@ async fn until_when_a_member_answered_is_known_only_while_all_routers_are_heard(
     let holding = |epoch| RouterState::new(epoch, [(target.clone(), String::new())].into());
     let tell = |router: &str, epoch, until| {
         let reported = Reported {
-            answered: [("east".to_owned(), until)].into(),
+            answered: Answered::east(until),
             ..Reported::default()
         };
         acks.reported(router, epoch, reported);

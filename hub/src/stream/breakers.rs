@@ -6,7 +6,7 @@ use portolan_crds::ShardName;
 use portolan_crds::names::is_dns_subdomain;
 use portolan_wire::v1;
 
-use crate::acks::OtherLeases;
+use crate::acks::{Answered, OtherLeases};
 
 /// Longest reason of a breaker that is kept, in bytes: it stands in the status of its member, beside those of all routers.
 const MAX_REASON_BYTES: usize = 1024;
@@ -36,11 +36,9 @@ pub(super) fn bounded(report: Vec<v1::BreakerState>, known: impl Fn(&str) -> boo
 }
 
 /// When members answered it, of those that are `known` to the router.
-pub(super) fn answers(report: Vec<v1::MemberAnswered>, known: impl Fn(&str) -> bool) -> BTreeMap<String, i64> {
-    let known = report.into_iter().filter(|answered| known(&answered.cluster));
-    known
-        .map(|answered| (answered.cluster, answered.until_unix_seconds))
-        .collect()
+pub(super) fn answers(mut report: Vec<v1::MemberAnswered>, known: impl Fn(&str) -> bool) -> Answered {
+    report.retain(|answered| known(&answered.cluster));
+    Answered::of(report)
 }
 
 /// Leases that callers renew beside their election, of shards that are `known` to the router.

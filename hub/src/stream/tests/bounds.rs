@@ -1,6 +1,6 @@
 //! What a router says is of its part of the world, and bounded.
 
-use crate::acks::Reported;
+use crate::acks::{Answered, Reported};
 
 use super::subscriptions::{subscription, two_shards};
 use super::*;
@@ -166,7 +166,7 @@ async fn a_router_is_told_when_members_answered_any_router_last() {
     let asker_says = hub.acks.clone();
     let epoch = asker_says.read(|routers| routers["gateway"].epoch);
     let reported = Reported {
-        answered: [("east".to_owned(), 100)].into(),
+        answered: Answered::east(100),
         ..Reported::default()
     };
     asker_says.reported("gateway", epoch, reported);
