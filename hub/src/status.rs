@@ -59,10 +59,9 @@ const AT_ONCE: usize = 32;
 /// Heartbeats, latencies and counts of a few hundred members are written this often.
 const FIGURES_PERIOD: Duration = Duration::from_secs(10);
 /// Of more members they are written more seldom, so that two such writes are this far apart.
-const FIGURES_EACH: Duration = Duration::from_millis(30);
-/// Figures are never written more seldom than this: a hub that starts goes by when an agent was heard last, for 45 s (`member`), of
-/// which it needs some itself.
-const FIGURES_PERIOD_MAX: Duration = Duration::from_secs(20);
+const FIGURES_EACH: Duration = Duration::from_millis(60);
+/// Figures are never written more seldom than this: people look at them.
+const FIGURES_PERIOD_MAX: Duration = Duration::from_mins(1);
 /// No status of a policy is written more often: routers' rules open and close as often as callers like.
 const POLICY_PERIOD: Duration = Duration::from_secs(5);
 /// What we wrote counts as the object's status until the watch has had time to bring it back.

@@ -3,6 +3,8 @@
 //! Figures of which the agent has told nothing to this process are kept as they were observed, so that a restart of the
 //! hub does not blank them.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portolan_crds::{
@@ -14,15 +16,15 @@ use portolan_wire::v1::resource::Body;
 
 use super::finding::{set, whole_seconds};
 use super::reach::OfRouter;
-use super::{Routers, Sources};
+use super::{Routers, Sources, figures_period};
 use crate::compile::{AgentOrders, Ref, World, some_of};
-use crate::facts::{AgentReport, Facts, MemberObject, Pin, Token};
+use crate::facts::{AgentReport, Facts, MemberObject, Pin};
 
 /// Three heartbeats of five seconds that did not come.
 const HEARTBEAT_LOST_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
 /// An agent's longest wait between two tries, and some more.
-const AGENT_RETURNS_WITHIN: SignedDuration = SignedDuration::from_secs(45);
+const AGENT_RETURNS_WITHIN: Duration = Duration::from_secs(30);
 
 const WITHDRAWN: &str = "withdrawn: the cluster had joined, and spec.accept is false since";
 
@@ -60,7 +62,7 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
         for finding in findings.iter_mut().filter(of_agent) {
             *finding = Finding::unknown(finding.type_, ConditionReason::NotAccepted, WITHDRAWN);
         }
-    } else if agent.is_none() && may_return(&status, now) {
+    } else if agent.is_none() && may_return(&status, facts.members.len(), now) {
         let is_known = |type_: ConditionType| status.conditions.iter().any(|known| known.type_ == type_.to_string());
         findings.retain(|finding| finding.status.is_some() || !is_known(finding.type_));
     }
@@ -74,10 +76,12 @@ pub(super) fn is_unheard(facts: &Facts, cluster: &str, now: Timestamp) -> bool {
     heartbeat.is_some_and(|beat| now.duration_since(beat.at) > HEARTBEAT_LOST_AFTER)
 }
 
-/// After a restart of the hub, what only the agent knows is left as it was until the agent has had time to come back.
-fn may_return(status: &MemberClusterStatus, now: Timestamp) -> bool {
+/// After a restart of the hub, what only the agent knows is left as it was until the agent has had time to come back. Of so many
+/// members its last heartbeat may be later than the status says.
+fn may_return(status: &MemberClusterStatus, members: usize, now: Timestamp) -> bool {
+    let within = figures_period(members) + AGENT_RETURNS_WITHIN;
     let last = status.last_heartbeat.as_ref();
-    last.is_some_and(|last| now.duration_since(last.0) <= AGENT_RETURNS_WITHIN)
+    last.is_some_and(|last| Duration::try_from(now.duration_since(last.0)).unwrap_or_default() <= within)
 }
 
 fn unix(seconds: i64) -> Option<Time> {
@@ -261,17 +265,15 @@ fn credentials(
         let message = "the agent has minted no token since the hub started";
         return Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message);
     };
-    let of = |wanted: &dyn Fn(Option<&Token>) -> bool| {
-        let names = routers.iter().map(|router| router.name.as_str());
-        let names: Vec<_> = names.filter(|name| wanted(agent.tokens.get(*name))).collect();
-        (!names.is_empty()).then(|| some_of(&names, ", "))
-    };
-    if let Some(names) = of(&|token| token.is_some_and(|token| token.expires_unix_seconds <= now.as_second())) {
+    let Lacking { expired, none } = lacking(agent, routers, now);
+    if !expired.is_empty() {
+        let names = some_of(&expired, ", ");
         let message =
             format!("the token of router {names} has expired: the agent must reach its API server to renew it");
         return Finding::fails(TYPE, ConditionReason::TokenExpired, message);
     }
-    if let Some(names) = of(&|token| token.is_none()) {
+    if !none.is_empty() {
+        let names = some_of(&none, ", ");
         let message = format!("the agent has minted no token for router {names} since the hub started");
         return Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message);
     }
@@ -293,6 +295,28 @@ fn credentials(
         return Finding::holds(TYPE, "no router has enrolled that may act here");
     }
     Finding::holds(TYPE, "each router has its token")
+}
+
+/// Names of routers without a good token.
+#[derive(Default)]
+struct Lacking<'a> {
+    expired: Vec<&'a str>,
+    none: Vec<&'a str>,
+}
+
+/// Both are in the order of names, and walked side by side: there are as many tokens as routers, of each member.
+fn lacking<'a>(agent: &AgentReport, routers: &'a [v1::RouterRef], now: Timestamp) -> Lacking<'a> {
+    let mut lacking = Lacking::default();
+    let mut tokens = agent.tokens.iter().peekable();
+    for v1::RouterRef { name, .. } in routers {
+        while tokens.next_if(|(known, _)| *known < name).is_some() {}
+        match tokens.next_if(|(known, _)| *known == name) {
+            None => lacking.none.push(name),
+            Some((_, token)) if token.expires_unix_seconds <= now.as_second() => lacking.expired.push(name),
+            Some(_) => {}
+        }
+    }
+    lacking
 }
 
 /// What routers are told of labels.
@@ -342,7 +366,7 @@ mod tests {
     use portolan_crds::GroupResource;
 
     use super::*;
-    use crate::facts::MemberHistory;
+    use crate::facts::{MemberHistory, Token};
     use crate::status::reach::Breakers;
 
     #[test]
@@ -396,6 +420,37 @@ mod tests {
             "{}",
             anew.message
         );
+    }
+
+    #[test]
+    fn each_router_is_looked_for_among_tokens() {
+        let now = Timestamp::UNIX_EPOCH;
+        let token = |expires_unix_seconds| Token {
+            router_uid: String::new(),
+            token: portolan_runtime::Secret::new("t".to_owned()),
+            expires_unix_seconds,
+        };
+        let router = |name: &str| v1::RouterRef {
+            name: name.to_owned(),
+            uid: String::new(),
+        };
+        let routers = ["a", "b", "c"].map(router);
+        let found = |tokens: &[(&str, i64)]| {
+            let mut agent = AgentReport::default();
+            for (name, expires) in tokens {
+                agent.tokens.insert((*name).to_owned(), token(*expires));
+            }
+            let finding = credentials((None, Some(&agent)), &routers, now);
+            (finding.reason, finding.message)
+        };
+        let (reason, message) = found(&[("0", 1), ("b", 0), ("c", 1), ("z", 1)]);
+        assert_eq!(reason, ConditionReason::TokenExpired);
+        assert!(message.contains("router b has"), "{message}");
+        let (reason, message) = found(&[("aa", 1), ("b", 1)]);
+        assert_eq!(reason, ConditionReason::WaitingForAgent);
+        assert!(message.contains("router a, c since"), "{message}");
+        let (_, message) = found(&[("a", 1), ("b", 1), ("bb", 0), ("c", 1)]);
+        assert_eq!(message, "each router has its token");
     }
 
     #[test]
