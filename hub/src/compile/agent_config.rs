@@ -141,13 +141,21 @@ fn kinds(settings: &Settings, accepted: &BTreeMap<ShardName, Accepted>) -> BTree
     settings.label_kinds.iter().cloned().chain(whole).collect()
 }
 
-/// The shards in force by where their callers run.
+/// The shards in force that have callers, by where these run.
 struct Callers<'a> {
     facts: &'a Facts,
     world: &'a World,
     roots: BTreeMap<&'a ShardName, &'a ShardName>,
-    anywhere: Vec<&'a ShardName>,
-    in_cluster: BTreeMap<&'a str, Vec<&'a ShardName>>,
+    anywhere: Vec<Asked<'a>>,
+    in_cluster: BTreeMap<&'a str, Vec<Asked<'a>>>,
+}
+
+/// What agents are asked for a shard.
+#[derive(Clone)]
+struct Asked<'a> {
+    shard: &'a ShardName,
+    is_root: bool,
+    selector: Arc<str>,
 }
 
 impl<'a> Callers<'a> {
@@ -159,12 +167,24 @@ impl<'a> Callers<'a> {
             anywhere: Vec::new(),
             in_cluster: BTreeMap::new(),
         };
-        for (name, accepted) in &world.state.accepted {
+        for (shard, accepted) in &world.state.accepted {
+            let is_root = accepted.spec.active_root().is_some();
+            let selector = if is_root {
+                selector_of_root(accepted)
+            } else {
+                caller_selector(accepted)
+            };
+            let Some(selector) = selector else { continue };
+            let asked = Asked {
+                shard,
+                is_root,
+                selector: selector.to_string().into(),
+            };
             match homes(accepted) {
-                None => callers.anywhere.push(name),
+                None => callers.anywhere.push(asked),
                 Some(clusters) => {
                     for cluster in clusters {
-                        callers.in_cluster.entry(cluster).or_default().push(name);
+                        callers.in_cluster.entry(cluster).or_default().push(asked.clone());
                     }
                 }
             }
@@ -180,18 +200,16 @@ impl<'a> Callers<'a> {
             root.is_some_and(|(root, of_root)| tells_of_all(cluster, self.facts, root, of_root))
         };
         let here = self.in_cluster.get(cluster).into_iter().flatten();
-        let selectors = here.chain(&self.anywhere).filter_map(|name| {
-            let accepted = accepted.get(*name)?;
-            let selector = match accepted.spec.active_root() {
-                Some(_) => selector_of_root(accepted),
-                None => caller_selector(accepted).filter(|_| !is_told(name)),
-            };
-            Some((name.namespace().to_owned(), selector?.to_string()))
-        });
+        let all = here.chain(&self.anywhere);
+        let asked = all.filter(|asked| asked.is_root || !is_told(asked.shard));
+        let selectors = asked.map(|asked| (asked.shard.namespace(), &*asked.selector));
         let unique: BTreeSet<_> = selectors.collect();
         unique
             .into_iter()
-            .map(|(namespace, selector)| v1::CallerSelector { namespace, selector })
+            .map(|(namespace, selector)| v1::CallerSelector {
+                namespace: namespace.to_owned(),
+                selector: selector.to_owned(),
+            })
             .collect()
     }
 }

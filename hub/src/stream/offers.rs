@@ -32,6 +32,12 @@ struct Offer {
     transaction: Transaction,
 }
 
+impl Offer {
+    fn leads_to(&self, world: &Arc<World>) -> bool {
+        std::ptr::eq(self.world.as_ptr(), Arc::as_ptr(world))
+    }
+}
+
 impl Offers {
     /// What to send to a router of this holding.
     pub(super) fn next(&self, holding: &mut Holding, world: &Arc<World>, scope: &Scope) -> Transaction {
@@ -60,8 +66,9 @@ impl Offers {
         } else {
             let after = transaction.applied_to(before);
             // Whoever came by another way to what these come to shares it with them.
-            let same = kept.iter().filter_map(|offer| offer.transaction.after.as_ref());
-            let same = same.into_iter().find(|known| ***known == after).cloned();
+            let of_world = kept.iter().filter(|offer| offer.leads_to(world));
+            let mut known = of_world.filter_map(|offer| offer.transaction.after.as_ref());
+            let same = known.find(|known| ***known == after).cloned();
             same.unwrap_or_else(|| Arc::new(after))
         });
         if kept.len() == KEPT {
@@ -78,10 +85,7 @@ impl Offers {
 
 /// What leads from `before` to `world`, if it was compared lately.
 fn find<'a>(kept: &'a VecDeque<Offer>, before: &Names, world: &Arc<World>) -> Option<&'a Offer> {
-    let to_world = || {
-        let is_to = |offer: &&Offer| std::ptr::eq(offer.world.as_ptr(), Arc::as_ptr(world));
-        kept.iter().filter(is_to)
-    };
+    let to_world = || kept.iter().filter(|offer| offer.leads_to(world));
     let is_shared = |known: &Names| Arc::ptr_eq(known, before);
     let found = to_world().find(|offer| is_shared(&offer.before));
     if found.is_some() {
