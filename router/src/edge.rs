@@ -166,9 +166,9 @@ struct Served {
     /// For all of the answer, of what is not long.
     deadline: Option<Instant>,
     watched: Option<Watched>,
-    /// What is asked of the hub again and again while it goes on.
-    right: Option<ProxyQuestion>,
-    tunnel: Option<Carried>,
+    /// What is asked of the hub again and again while it goes on. A box, as the next: hardly a request has either, and all are moved.
+    right: Option<Box<ProxyQuestion>>,
+    tunnel: Option<Box<Carried>>,
 }
 
 impl Edge {
@@ -290,7 +290,7 @@ impl Edge {
         });
         let revoked = right.map(|question| {
             let access = self.parts.access.clone();
-            Right::Held(async move { access.revoked(question).await }.boxed())
+            Right::Held(async move { access.revoked(*question).await }.boxed())
         });
         let attached = Attached {
             completion,
@@ -305,7 +305,7 @@ impl Edge {
         let Some(tunnel) = tunnel else {
             return Response::from_parts(head, Answer::new(body, attached, deadline, &self.parts.tasks));
         };
-        self.parts.tasks.spawn("tunnel", attached.carry(tunnel));
+        self.parts.tasks.spawn("tunnel", attached.carry(*tunnel));
         Response::from_parts(head, Answer::of(Body::Empty))
     }
 

@@ -57,7 +57,8 @@ struct Identified {
     /// For the whole answer of what ends by itself, and for all questions.
     deadline: Instant,
     head: Parts,
-    asked: ApiRequest,
+    /// A box, as the request is moved: it is most of it.
+    asked: Box<ApiRequest>,
     routing: Arc<Routing>,
     caller: Caller,
     /// What a FaultInjection orders for it.
@@ -72,7 +73,7 @@ impl Call<'_> {
     pub(super) async fn run(mut self, request: Request<Incoming>) -> Result<Served, Fault> {
         let started = Instant::now();
         let (head, body) = request.into_parts();
-        let asked = self.classify(&head)?;
+        let asked = Box::new(self.classify(&head)?);
         self.not_while_draining(&asked)?;
         if let Some(local) = plan::local(&asked) {
             return Ok(Served::local(self.local(local, &asked)));
@@ -115,7 +116,7 @@ impl Call<'_> {
         &mut self,
         started: Instant,
         head: Parts,
-        asked: ApiRequest,
+        asked: Box<ApiRequest>,
     ) -> Result<(Planned, Identified), Fault> {
         let edge = &self.edge.parts;
         let routing = edge.routing.load();
@@ -254,7 +255,8 @@ impl Call<'_> {
         // Before it is sent: no swap from here on is missed.
         let replanner = &self.edge.replanner;
         let watched = long.then(|| replanner.watch(&forward, &asked, &caller, &routing));
-        let right = long.then(|| forward.access().find_map(ProxyQuestion::of)).flatten();
+        let ask = || forward.access().find_map(ProxyQuestion::of).map(Box::new);
+        let right = long.then(ask).flatten();
         let deadline = (!long).then_some(deadline);
         let injection = self.edge.watch_injection(injection, &asked, &caller);
         let after = After::of(&caller, &asked, &head.headers, &forward.target.cluster);
@@ -280,7 +282,7 @@ impl Call<'_> {
             deadline,
             watched,
             right,
-            tunnel: tunnel.map(Carried::Tunnel),
+            tunnel: tunnel.map(|tunnel| Box::new(Carried::Tunnel(tunnel))),
             ..Served::of(response, admitted)
         })
     }
@@ -354,7 +356,7 @@ impl Call<'_> {
         let injection = self
             .edge
             .watch_injection(request.injection, &request.asked, &request.caller);
-        let mut asking = Asking::new(request.asked, &request.head, request.caller, received);
+        let mut asking = Asking::new(*request.asked, &request.head, request.caller, received);
         asking.deadline = (!long).then_some(request.deadline);
         asking.injection = injection;
         // A member that is slow has its own time, and the others have theirs.
@@ -391,7 +393,7 @@ impl Call<'_> {
         Ok(Served {
             long,
             deadline,
-            tunnel: socket.map(Carried::Socket),
+            tunnel: socket.map(|socket| Box::new(Carried::Socket(socket))),
             ..Served::of(response, admitted)
         })
     }

@@ -5,11 +5,13 @@
 //! that who comes late into a full house need not wait for the others' requests to end. A permit may be many units (bytes). No
 //! queue is bounded here: who asks counts its own waiters. Callers: `admit`, and `upstream` for the callers of one tenant.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use crate::value::hashed::HashMap;
 
 /// This part of all is kept for tenants that hold less than this part of all.
 const KEPT_PART: usize = 8;
@@ -77,7 +79,7 @@ impl FairPermits {
             most,
             holders: 0,
             squares: 0,
-            tenants: HashMap::new(),
+            tenants: HashMap::default(),
             next: 0,
             waiters: 0,
         };

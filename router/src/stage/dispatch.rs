@@ -56,7 +56,8 @@ pub(crate) const LONG_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// One request for one member.
 pub(crate) struct Leg {
     pub(crate) forward: Box<Forward>,
-    pub(crate) asked: ApiRequest,
+    /// A box, as legs are moved: it is most of them.
+    pub(crate) asked: Box<ApiRequest>,
     /// The one that it was planned with.
     pub(crate) routing: Arc<Routing>,
     pub(crate) caller: Caller,

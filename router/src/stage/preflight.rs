@@ -193,7 +193,7 @@ impl Pending<'_> {
     fn leg(&self, asked: ApiRequest, forward: Forward) -> Leg {
         Leg {
             forward: Box::new(forward),
-            asked,
+            asked: Box::new(asked),
             routing: self.routing.clone(),
             caller: self.caller.clone(),
             deadline: Some(self.deadline),

@@ -64,14 +64,17 @@ impl Object {
         if !self.text.ends_with('{') {
             self.text.push(',');
         }
-        self.string(field.name());
-        self.text.push(':');
+        // An identifier, which needs no quoting.
+        self.text.push('"');
+        self.text.push_str(field.name());
+        self.text.push_str("\":");
     }
 
     fn string(&mut self, value: &str) {
         self.text.push('"');
-        let plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
-        if value.bytes().all(plain) {
+        // All bytes are looked at, whatever the first ones are: so they are looked at many at a time.
+        let special = |byte: u8| u8::from(byte < b' ') | u8::from(byte == b'"') | u8::from(byte == b'\\');
+        if value.bytes().fold(0, |any, byte| any | special(byte)) == 0 {
             self.text.push_str(value);
         } else {
             for character in value.chars() {

@@ -1,26 +1,12 @@
 //! Which headers do not pass, and what becomes of those that pass changed.
 
 use http::HeaderMap;
-use http::header::{
-    ACCEPT, AUTHORIZATION, CONNECTION, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{ACCEPT, CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, TE, UPGRADE};
 
 use super::begins;
 use crate::value::classify::impersonate;
 use crate::value::media::{self, JSON, Range, elements};
 
-/// Of one connection, besides what `Connection` names.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
 /// Who the client says it is, or who forwarded it: never believed, never passed on.
 /// `x-real-ip` would stand in the member's audit log.
 const CLAIMS: [&str; 4] = ["x-remote-", "x-forwarded-", "x-real-ip", impersonate::PREFIX];
@@ -30,18 +16,11 @@ const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 pub(super) fn strip_request(headers: &mut HeaderMap, upgrades: bool) {
     let upgrade = headers.get(UPGRADE).cloned().filter(|_| upgrades);
     let trailers = has_token(headers, &TE, "trailers");
-    strip_hop_by_hop(headers);
-    for name in [HOST, AUTHORIZATION, FORWARDED, EXPECT, TE] {
-        headers.remove(name);
-    }
-    let claims: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| CLAIMS.iter().any(|claim| begins(name, claim)))
-        .cloned()
-        .collect();
-    for name in claims {
-        headers.remove(name);
-    }
+    remove_named(headers);
+    remove(headers, |name| {
+        let own = matches!(name.as_str(), "host" | "authorization" | "forwarded" | "expect" | "te");
+        own || is_hop_by_hop(name) || CLAIMS.iter().any(|claim| begins(name, claim))
+    });
     strip_token_protocol(headers);
     if let Some(upgrade) = upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -53,10 +32,40 @@ pub(super) fn strip_request(headers: &mut HeaderMap, upgrades: bool) {
 
 /// Removes the headers of one connection and those that `Connection` names.
 pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    remove_named(headers);
+    remove(headers, is_hop_by_hop);
+}
+
+/// Of one connection, besides what `Connection` names.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Removes what `Connection` names.
+fn remove_named(headers: &mut HeaderMap) {
     let named: Vec<_> = elements(headers, &CONNECTION)
         .filter_map(|token| HeaderName::try_from(token).ok())
         .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
+    for name in named {
+        headers.remove(name);
+    }
+}
+
+/// Removes those of such a name. There are few headers, and most of what must not pass is not among them: each is looked at once,
+/// rather than each name looked up.
+fn remove(headers: &mut HeaderMap, is_such: impl Fn(&HeaderName) -> bool) {
+    let such: Vec<_> = headers.keys().filter(|name| is_such(name)).cloned().collect();
+    for name in such {
         headers.remove(name);
     }
 }

@@ -5,13 +5,13 @@
 //! of the tenants that used it within the window saw it fail: two at least, unless there is only one. Silence is failure for
 //! reads only: who writes may have brought it about, in as many shards as it has. Pure. Called by `shared`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Settings;
 use super::core::{Admission, Core, Probe};
 use super::why::State;
+use crate::value::hashed::HashMap;
 use crate::value::snapshot::{Caller, CallerId};
 
 /// Breakers of single callers in one breaker. A caller beyond them has none: its failures count for nobody.

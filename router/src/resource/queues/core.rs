@@ -4,12 +4,13 @@
 //! the tenant that has fewest; of equals to the queue that has had the least of the member's time, in it to the callers in
 //! turn. What a request will take is not known when it is seated: it is charged a little then, and the rest when it is over.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::bounds::{Bounds, Counts};
 use super::class::{Class, WAITING};
 use super::flow::{Flow, QUEUES, hand};
+use crate::value::hashed::HashMap;
 
 /// Charged for a request when it is seated, until it is known what it took.
 pub(super) const ESTIMATE: Duration = Duration::from_millis(3);
@@ -126,7 +127,7 @@ impl Core {
             seated: Counts::default(),
             waiting: Counts::default(),
             leases: 0,
-            tenants: HashMap::new(),
+            tenants: HashMap::default(),
             levels: [level(), level(), level()],
             next: 0,
         }

@@ -2,8 +2,14 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::sync::LazyLock;
+
+use ahash::RandomState;
 
 use crate::value::snapshot::{Caller, CallerId};
+
+/// How names are hashed, another way in each process: nobody can choose one that falls together with another's.
+static NAMES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// Queues of one class: with hands of six, two tenants have all six in common once in 75 million.
 pub(super) const QUEUES: usize = 64;
@@ -23,8 +29,8 @@ impl Flow {
 
     pub(crate) fn of(caller: &Caller) -> Self {
         Self {
-            tenant: hash(&caller.tenant()),
-            caller: hash(&CallerId::of(caller)),
+            tenant: NAMES.hash_one(caller.tenant()),
+            caller: NAMES.hash_one(CallerId::of(caller)),
         }
     }
 

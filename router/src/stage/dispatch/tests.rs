@@ -102,7 +102,7 @@ impl World {
     fn leg(&self, forward: Forward, head: &Parts) -> Leg {
         Leg {
             forward: Box::new(forward),
-            asked: classify(&head.method, &head.uri, &head.headers).unwrap(),
+            asked: Box::new(classify(&head.method, &head.uri, &head.headers).unwrap()),
             routing: self.routing.clone(),
             caller: self.person(),
             deadline: Some(Instant::now() + Duration::from_secs(20)),

@@ -62,7 +62,7 @@ impl FanOuts {
         let cluster = forward.target.cluster.to_string();
         let leg = Leg {
             forward: Box::new(forward),
-            asked: pending.asked.clone(),
+            asked: Box::new(pending.asked.clone()),
             routing: pending.routing.clone(),
             caller: pending.caller.clone(),
             deadline: Some(pending.deadline),

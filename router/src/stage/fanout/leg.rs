@@ -164,7 +164,7 @@ pub(crate) async fn start(
     }
     let leg = Leg {
         forward,
-        asked,
+        asked: Box::new(asked),
         routing,
         caller: asking.caller.clone(),
         deadline: overrides.list_until.or(asking.deadline),
