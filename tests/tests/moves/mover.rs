@@ -27,6 +27,8 @@ const PAUSE: std::ops::Range<u64> = 100..700;
 const UNDER_WAY: usize = 9;
 /// Of one edit.
 const AT_A_TIME: std::ops::RangeInclusive<usize> = 1..=4;
+/// How often it is said how far the run is, which may take an hour.
+const TOLD_EVERY: usize = 50;
 /// Of so many moves one is thought better of while it is on its way.
 const THOUGHT_BETTER_OF: u32 = 6;
 
@@ -66,7 +68,12 @@ impl<'a> Mover<'a> {
 
     /// Until so many are asked for in all.
     pub(crate) async fn run(&mut self, until: usize) {
+        let mut told = self.count;
         while self.count < until {
+            if self.count >= told + TOLD_EVERY {
+                told = self.count;
+                println!("{told} moves of {until}");
+            }
             let most = self.rng.random_range(AT_A_TIME).min(until - self.count);
             let drawn = self.draw(most);
             if !drawn.is_empty() {
