@@ -57,6 +57,8 @@ impl Answered {
             told.sort_by(|one, other| one.cluster.cmp(&other.cluster));
             told.dedup_by(|later, kept| later.cluster == kept.cluster);
         }
+        // Room for what was told of others is not kept: a report may name as many as it likes.
+        told.shrink_to_fit();
         Self(told)
     }
 

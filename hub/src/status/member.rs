@@ -23,8 +23,8 @@ use crate::facts::{AgentReport, Facts, MemberObject, Pin};
 /// Three heartbeats of five seconds that did not come.
 const HEARTBEAT_LOST_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
-/// An agent's longest wait between two tries, and some more.
-const AGENT_RETURNS_WITHIN: Duration = Duration::from_secs(30);
+/// An agent's longest wait between two tries, a turn of the statuses (figures may be that much older), and some more.
+const AGENT_RETURNS_WITHIN: Duration = Duration::from_secs(40);
 
 const WITHDRAWN: &str = "withdrawn: the cluster had joined, and spec.accept is false since";
 
