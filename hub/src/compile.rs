@@ -286,7 +286,7 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
     ledger.settle(facts, (&outcome.claims, &outcome.judged), (run, now));
     ledger.fence(facts, released, (run, &outcome.judged));
     ledger.forget(facts, &outcome.judged);
-    memo.judgements.note(facts, &outcome.judged, (&found, &ledger));
+    memo.judgements.note(facts, &outcome.judged, (&before.ledger, &ledger));
     let state = State {
         run,
         incarnation: before.incarnation.clone(),

@@ -180,15 +180,16 @@ impl Judgements {
         }
     }
 
-    /// Notes what came of this run. `found`: the ledger that it began with, and `left`: the one that it ends with.
-    pub(in crate::compile) fn note(&mut self, facts: &Facts, judged: &Clusters, (found, left): (&Ledger, &Ledger)) {
+    /// Notes what came of this run. `before`: the ledger of the run before, and `left`: the one that it ends with. Pairs that it
+    /// frees are promised to who waits for them in that of before, and the next run knows of no promise.
+    pub(in crate::compile) fn note(&mut self, facts: &Facts, judged: &Clusters, (before, left): (&Ledger, &Ledger)) {
         if left.is_withholding() {
             *self = Self::default();
             return;
         }
         for cluster in judged {
             let pairs = left.shared(cluster);
-            if are_shared(found.shared(cluster), pairs) {
+            if are_shared(before.shared(cluster), pairs) {
                 let grounds = Grounds {
                     facts: facts.of_pairs(cluster),
                     pairs: pairs.cloned(),

@@ -235,19 +235,34 @@ impl History {
     }
 }
 
+/// Takes these steps, each with a run.
+fn play(steps: &[Step]) {
+    let mut history = History::new();
+    for step in steps {
+        history.take(step);
+        let before = history.fleet.state.clone();
+        history.last = history.fleet.compile(history.released.clone());
+        if matches!(step, Step::Fail) {
+            history.fleet.state = before;
+        }
+    }
+}
+
+/// Pairs that are free by now were promised to who waited for them, by the ledger that the run began with.
+#[test]
+fn what_was_promised_until_a_release_is_judged_again_after_it() {
+    let all = |shard| Step::Apply(shard, vec![(0, Some(Vec::new()))]);
+    let of_its_team = Step::Apply(3, vec![(0, None)]);
+    let acknowledged = Step::Acknowledged(0, false, false);
+    let nothing = Step::Close(0, 2, false);
+    play(&[all(3), Step::Root(1), all(0), of_its_team, acknowledged, nothing]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
     fn a_run_with_a_memo_comes_to_what_one_without_comes_to(steps in prop::collection::vec(step(), 1..60)) {
-        let mut history = History::new();
-        for step in &steps {
-            history.take(step);
-            let before = history.fleet.state.clone();
-            history.last = history.fleet.compile(history.released.clone());
-            if matches!(step, Step::Fail) {
-                history.fleet.state = before;
-            }
-        }
+        play(&steps);
     }
 }
