@@ -144,47 +144,35 @@ fn kinds(settings: &Settings, accepted: &BTreeMap<ShardName, Accepted>) -> BTree
 /// The shards in force that have callers, by where these run.
 struct Callers<'a> {
     facts: &'a Facts,
-    world: &'a World,
     roots: BTreeMap<&'a ShardName, &'a ShardName>,
-    anywhere: Vec<Asked<'a>>,
-    in_cluster: BTreeMap<&'a str, Vec<Asked<'a>>>,
+    asked: BTreeMap<&'a ShardName, Asked>,
+    anywhere: Vec<&'a ShardName>,
+    in_cluster: BTreeMap<&'a str, Vec<&'a ShardName>>,
 }
 
 /// What agents are asked for a shard.
-#[derive(Clone)]
-struct Asked<'a> {
-    shard: &'a ShardName,
+struct Asked {
     is_root: bool,
-    selector: Arc<str>,
+    selector: String,
 }
 
 impl<'a> Callers<'a> {
     fn of(facts: &'a Facts, world: &'a World) -> Self {
         let mut callers = Self {
             facts,
-            world,
             roots: roots(facts),
+            asked: BTreeMap::new(),
             anywhere: Vec::new(),
             in_cluster: BTreeMap::new(),
         };
-        for (shard, accepted) in &world.state.accepted {
-            let is_root = accepted.spec.active_root().is_some();
-            let selector = if is_root {
-                selector_of_root(accepted)
-            } else {
-                caller_selector(accepted)
-            };
-            let Some(selector) = selector else { continue };
-            let asked = Asked {
-                shard,
-                is_root,
-                selector: selector.to_string().into(),
-            };
+        for (name, accepted) in &world.state.accepted {
+            let Some(asked) = Asked::of(accepted) else { continue };
+            callers.asked.insert(name, asked);
             match homes(accepted) {
-                None => callers.anywhere.push(asked),
+                None => callers.anywhere.push(name),
                 Some(clusters) => {
                     for cluster in clusters {
-                        callers.in_cluster.entry(cluster).or_default().push(asked.clone());
+                        callers.in_cluster.entry(cluster).or_default().push(name);
                     }
                 }
             }
@@ -193,17 +181,10 @@ impl<'a> Callers<'a> {
     }
 
     fn selectors(&self, cluster: &str) -> Vec<v1::CallerSelector> {
-        let accepted = &self.world.state.accepted;
-        let is_told = |name: &ShardName| {
-            let root = self.roots.get(name);
-            let root = root.and_then(|root| Some((*root, accepted.get(*root)?)));
-            root.is_some_and(|(root, of_root)| tells_of_all(cluster, self.facts, root, of_root))
-        };
         let here = self.in_cluster.get(cluster).into_iter().flatten();
-        let all = here.chain(&self.anywhere);
-        let asked = all.filter(|asked| asked.is_root || !is_told(asked.shard));
-        let selectors = asked.map(|asked| (asked.shard.namespace(), &*asked.selector));
-        let unique: BTreeSet<_> = selectors.collect();
+        let names = here.chain(&self.anywhere).filter(|name| !self.is_told(cluster, name));
+        let asked = names.filter_map(|name| Some((name.namespace(), self.asked.get(name)?.selector.as_str())));
+        let unique: BTreeSet<_> = asked.collect();
         unique
             .into_iter()
             .map(|(namespace, selector)| v1::CallerSelector {
@@ -212,20 +193,35 @@ impl<'a> Callers<'a> {
             })
             .collect()
     }
+
+    /// Whether the agent tells of all Pods of a root's child when it is asked for the root's, which is one question.
+    fn is_told(&self, cluster: &str, child: &ShardName) -> bool {
+        let root = self.roots.get(child);
+        let root = root.and_then(|root| Some((*root, self.asked.get(root).filter(|asked| asked.is_root)?)));
+        let Some((root, asked)) = root else { return false };
+        let agent = self.facts.agents.get(cluster);
+        let mut excess = agent.into_iter().flat_map(|agent| &agent.excess);
+        !excess.any(|excess| excess.namespace == root.namespace() && excess.selector == asked.selector)
+    }
+}
+
+impl Asked {
+    /// `None`: it has no callers of its own, or does not say which.
+    fn of(accepted: &Accepted) -> Option<Self> {
+        let is_root = accepted.spec.active_root().is_some();
+        let selector = if is_root {
+            selector_of_root(accepted)
+        } else {
+            caller_selector(accepted)
+        };
+        Some(Self {
+            is_root,
+            selector: selector?.to_string(),
+        })
+    }
 }
 
 /// Which Pods a root's children choose theirs of, and perhaps some that are nobody's; `None`: it does not say.
 pub(crate) fn selector_of_root(accepted: &Accepted) -> Option<Selector> {
     Selector::from_label_selector(accepted.spec.selector.as_ref()?).ok()
-}
-
-/// Whether the agent tells of all Pods of the root's children when it is asked for the root's, which is one question.
-fn tells_of_all(cluster: &str, facts: &Facts, root: &ShardName, accepted: &Accepted) -> bool {
-    let Some(selector) = selector_of_root(accepted).filter(|_| accepted.spec.active_root().is_some()) else {
-        return false;
-    };
-    let selector = selector.to_string();
-    let agent = facts.agents.get(cluster);
-    let mut excess = agent.into_iter().flat_map(|agent| &agent.excess);
-    !excess.any(|excess| excess.namespace == root.namespace() && excess.selector == selector)
 }
