@@ -56,9 +56,9 @@ const TURNS: usize = 10;
 const REST_FACTOR: u32 = 10;
 /// Objects that are looked at before agents and watches may write facts again.
 const AT_ONCE: usize = 32;
-/// Heartbeats, latencies and counts of a few hundred members are written this often.
+/// Heartbeats, latencies and counts of some members are written this often.
 const FIGURES_PERIOD: Duration = Duration::from_secs(10);
-/// Of more members they are written more seldom, so that two such writes are this far apart.
+/// Of more than a hundred and sixty they are written more seldom, so that two such writes are this far apart.
 const FIGURES_EACH: Duration = Duration::from_millis(60);
 /// Figures are never written more seldom than this: people look at them.
 const FIGURES_PERIOD_MAX: Duration = Duration::from_mins(1);

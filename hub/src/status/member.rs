@@ -423,6 +423,23 @@ mod tests {
     }
 
     #[test]
+    fn after_a_restart_agents_have_time_to_return_whenever_they_were_written_of_last() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let may_return = |seconds: i64, members| {
+            let last_heartbeat = unix(1_000 - seconds);
+            let status = MemberClusterStatus {
+                last_heartbeat,
+                ..MemberClusterStatus::default()
+            };
+            may_return(&status, members, now)
+        };
+        assert!(may_return(50, 1) && !may_return(51, 1));
+        assert!(may_return(100, 1_000) && !may_return(101, 1_000));
+        assert!(may_return(-1, 1), "written by a clock that is ahead");
+        assert!(!super::may_return(&MemberClusterStatus::default(), 1, now));
+    }
+
+    #[test]
     fn each_router_is_looked_for_among_tokens() {
         let now = Timestamp::UNIX_EPOCH;
         let token = |expires_unix_seconds| Token {
