@@ -1,5 +1,8 @@
 //! `portolan_router_identify_…`: who asked, and where the answers about tokens came from. Told by `identify`.
 
+use std::sync::Arc;
+
+use portolan_runtime::metrics::Recent;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -42,30 +45,13 @@ struct SourceLabels {
 }
 
 /// Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct IdentifyMetrics {
     outcomes: Family<OutcomeLabels, Counter>,
     sources: Family<SourceLabels, Counter>,
-    /// Of these, what most requests are and most answers come from, so that they need not look for it.
-    pods: Counter,
-    from_kept: Counter,
+    recent_outcomes: Arc<Recent<Identified, Counter>>,
+    recent_sources: Arc<Recent<AnswerSource, Counter>>,
     kept: Gauge,
-}
-
-impl Default for IdentifyMetrics {
-    fn default() -> Self {
-        let outcomes = Family::<OutcomeLabels, Counter>::default();
-        let sources = Family::<SourceLabels, Counter>::default();
-        let outcome = Identified::Pod.as_str();
-        let source = AnswerSource::Kept.as_str();
-        Self {
-            pods: outcomes.get_or_create_owned(&OutcomeLabels { outcome }),
-            from_kept: sources.get_or_create_owned(&SourceLabels { source }),
-            outcomes,
-            sources,
-            kept: Gauge::default(),
-        }
-    }
 }
 
 impl IdentifyMetrics {
@@ -83,22 +69,32 @@ impl IdentifyMetrics {
         registry.register("reviews_kept", "Token reviews kept", self.kept.clone());
     }
 
-    pub(crate) fn outcome(&self, outcome: Identified) {
-        if outcome == Identified::Pod {
-            self.pods.inc();
-            return;
-        }
-        let outcome = outcome.as_str();
-        self.outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
+    pub(crate) fn outcome(&self, told: Identified) {
+        let make = || {
+            let outcome = told.as_str();
+            (told, self.outcomes.get_or_create_owned(&OutcomeLabels { outcome }))
+        };
+        self.recent_outcomes.tell(
+            |known| *known == told,
+            make,
+            |series| {
+                series.inc();
+            },
+        );
     }
 
-    pub(crate) fn source(&self, source: AnswerSource) {
-        if source == AnswerSource::Kept {
-            self.from_kept.inc();
-            return;
-        }
-        let source = source.as_str();
-        self.sources.get_or_create(&SourceLabels { source }).inc();
+    pub(crate) fn source(&self, told: AnswerSource) {
+        let make = || {
+            let source = told.as_str();
+            (told, self.sources.get_or_create_owned(&SourceLabels { source }))
+        };
+        self.recent_sources.tell(
+            |known| *known == told,
+            make,
+            |series| {
+                series.inc();
+            },
+        );
     }
 
     pub(crate) fn kept(&self, entries: u64) {
