@@ -165,7 +165,7 @@ impl RouterState {
     pub(crate) fn may_serve(&self, shard: &ShardName) -> bool {
         self.subscription == Subscription::Everything
             || self.offered.contains(shard)
-            || self.held.keys().any(|name| name.owner() == Some(shard))
+            || self.held.common().keys().any(|name| name.owner() == Some(shard))
     }
 }
 

@@ -39,7 +39,7 @@ mod wanted;
 pub(crate) use agent_config::{AgentOrders, selector_of_root};
 pub(crate) use arbitrate::{Contested, Given, Verdict, some_of};
 pub(crate) use callers::caller_selector;
-pub(crate) use credentials::Credentials;
+pub(crate) use credentials::{Credential, Credentials, Own};
 pub(crate) use fence::hindrance;
 pub(crate) use ledger::{Entry, Ledger, LockUsersAway, Released};
 pub(crate) use locks::{LockNews, place as lock_place};
@@ -47,7 +47,7 @@ use members::{Thumbprints, Unconfirmed};
 pub(crate) use memo::Memo;
 pub(crate) use policies::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, SharedLimit, Standing, Supply};
 use reference::Earlier;
-pub(crate) use reference::{Compiled, Ref};
+pub(crate) use reference::{Compiled, Offered, Ref};
 pub(crate) use roots::{Children, Generated};
 pub(crate) use scope::Scope;
 pub(crate) use wanted::{Wanted, WantedMember};
@@ -167,11 +167,10 @@ impl World {
     }
 
     /// All that there is for the router of this name, in no order.
-    pub(crate) fn all_for<'a, 'b>(
-        &'a self,
-        router: &'b str,
-    ) -> impl Iterator<Item = (&'a Ref, &'a Compiled)> + use<'a, 'b> {
-        self.resources.iter().chain(self.credentials.of_router(router))
+    pub(crate) fn all_for<'a>(&'a self, router: &str) -> impl Iterator<Item = Offered<'a>> + use<'a> {
+        let common = self.resources.iter().map(|(name, compiled)| compiled.offered(name));
+        let own = self.credentials.of_router(router).into_iter();
+        common.chain(own.flat_map(|own| own.offered()))
     }
 
     /// Whether there is something of this name for the router.

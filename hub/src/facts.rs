@@ -159,8 +159,8 @@ pub(crate) struct AgentReport {
     pub(crate) vouched: Option<Instant>,
     /// Callers by the UID of their Pod.
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
-    /// By the name of the router that each is for.
-    pub(crate) tokens: Stamped<BTreeMap<String, Token>>,
+    /// Shared with worlds, which go by whether it is the very same.
+    pub(crate) tokens: Arc<Tokens>,
     pub(crate) allowed: Option<v1::Allowed>,
     pub(crate) heartbeat: Option<Heartbeat>,
     /// The member's resourceVersion as it was read last; 0: not yet.
@@ -209,6 +209,9 @@ pub(crate) fn coverage_for_routers(coverage: &v1::KindCoverage) -> v1::KindCover
     }
     coverage
 }
+
+/// A member's tokens, by the name of the router that each is for.
+pub(crate) type Tokens = BTreeMap<Arc<str>, Arc<Token>>;
 
 /// One router's token of the member's router ServiceAccount.
 #[derive(Debug, Clone, PartialEq, Eq)]

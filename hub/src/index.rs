@@ -277,16 +277,16 @@ impl Facts {
         let applied = objects.iter().map(|object| self.apply_router(object)).max();
         let routers = &self.routers;
         for agent in self.agents.values_mut() {
-            agent.retain_tokens(|name, _| routers.contains_key(name));
+            agent.retain_tokens(|name| routers.contains_key(name));
         }
         deleted.max(applied).unwrap_or(Change::Nothing)
     }
 
     /// Forgets the tokens that are not of the router that has this name now.
     fn drop_tokens(&mut self, name: &str) {
-        let uid = self.routers.get(name).map(|router| router.uid.clone());
+        let uid = self.routers.get(name).map(|router| &*router.uid);
         for agent in self.agents.values_mut() {
-            agent.retain_tokens(|of, token| of != name || Some(&token.router_uid) == uid.as_ref());
+            agent.drop_token(name, uid);
         }
     }
 

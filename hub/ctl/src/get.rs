@@ -259,9 +259,11 @@ fn routers(routers: &Vec<Router>) -> String {
 
 fn router_row(router: &Router, now: Timestamp) -> Vec<String> {
     let status = router.status.clone().unwrap_or_default();
+    let connected = condition(&status.conditions, "Connected");
     let seen = status.last_seen.as_ref().map(|seen| {
         let minutes = now.duration_since(seen.0).as_mins();
-        if minutes < 2 {
+        // Of one that is connected the hub notes it now and then.
+        if minutes < 2 || connected == "True" {
             "just now".to_owned()
         } else {
             format!("{minutes} min ago")
@@ -269,7 +271,7 @@ fn router_row(router: &Router, now: Timestamp) -> Vec<String> {
     });
     vec![
         router.name_any(),
-        condition(&status.conditions, "Connected"),
+        connected,
         scopes(&router.spec.subscription),
         seen.unwrap_or_default(),
         status.version.unwrap_or_default(),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use crate::compile::Ref;
+use crate::compile::{Own, Ref};
 
 /// Names with their versions, shared by all that hold just these.
 pub(crate) type Names = Arc<BTreeMap<Ref, String>>;
@@ -15,17 +15,63 @@ pub(crate) type Names = Arc<BTreeMap<Ref, String>>;
 static NOTHING: LazyLock<Names> = LazyLock::new(Names::default);
 
 /// What a router holds. Clones share everything.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Held {
     common: Names,
-    own: Names,
+    own: OwnNames,
+}
+
+/// What is of one router and no other.
+#[derive(Debug, Clone)]
+enum OwnNames {
+    /// Just what it was told, which is kept all the same.
+    Told(Arc<Own>),
+    /// What it said itself, or what came of a refusal.
+    Named(Names),
+}
+
+impl OwnNames {
+    fn get(&self, name: &Ref) -> Option<&String> {
+        match self {
+            Self::Told(own) => own.get(name).map(|credential| credential.offered().version),
+            Self::Named(names) => names.get(name),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Ref, &String)> {
+        let (told, named) = match self {
+            Self::Told(own) => (Some(own), None),
+            Self::Named(names) => (None, Some(names)),
+        };
+        let told = told.into_iter().flat_map(|own| own.offered());
+        let named = named.into_iter().flat_map(|names| names.iter());
+        told.map(|entry| (entry.name, entry.version)).chain(named)
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Told(own) => own.len(),
+            Self::Named(names) => names.len(),
+        }
+    }
+
+    fn names_mut(&mut self) -> &mut BTreeMap<Ref, String> {
+        if let Self::Told(_) = self {
+            let names = self.iter().map(|(name, version)| (name.clone(), version.clone()));
+            *self = Self::Named(Arc::new(names.collect()));
+        }
+        match self {
+            Self::Named(names) => Arc::make_mut(names),
+            Self::Told(_) => unreachable!("they are named now"),
+        }
+    }
 }
 
 impl Default for Held {
     fn default() -> Self {
         Self {
             common: NOTHING.clone(),
-            own: NOTHING.clone(),
+            own: OwnNames::Named(NOTHING.clone()),
         }
     }
 }
@@ -37,8 +83,8 @@ impl Held {
     }
 
     /// What is of this router and no other.
-    pub(crate) fn own(&self) -> &Names {
-        &self.own
+    pub(crate) fn own(&self) -> impl Iterator<Item = (&Ref, &String)> {
+        self.own.iter()
     }
 
     /// From now on it holds this, beside what is its own.
@@ -46,12 +92,29 @@ impl Held {
         self.common = common;
     }
 
+    /// From now on it holds just this of what is its own.
+    pub(crate) fn set_own(&mut self, own: Arc<Own>) {
+        self.own = OwnNames::Told(own);
+    }
+
+    /// Whether it holds just this of what is its own, as far as that is known without a comparison.
+    pub(crate) fn is_own(&self, own: Option<&Arc<Own>>) -> bool {
+        match (&self.own, own) {
+            (OwnNames::Told(held), Some(own)) => Arc::ptr_eq(held, own),
+            (_, own) => self.own.len() == 0 && own.is_none(),
+        }
+    }
+
     pub(crate) fn get(&self, name: &Ref) -> Option<&String> {
-        self.part(name).get(name)
+        if name.is_of_one_router() {
+            self.own.get(name)
+        } else {
+            self.common.get(name)
+        }
     }
 
     pub(crate) fn contains_key(&self, name: &Ref) -> bool {
-        self.part(name).contains_key(name)
+        self.get(name).is_some()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Ref, &String)> {
@@ -59,7 +122,7 @@ impl Held {
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Ref> {
-        self.common.keys().chain(self.own.keys())
+        self.iter().map(|(name, _)| name)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -71,27 +134,26 @@ impl Held {
     }
 
     pub(crate) fn insert(&mut self, name: Ref, version: String) {
-        Arc::make_mut(self.part_mut(&name)).insert(name, version);
+        self.part_mut(&name).insert(name, version);
     }
 
     pub(crate) fn remove(&mut self, name: &Ref) {
-        Arc::make_mut(self.part_mut(name)).remove(name);
+        self.part_mut(name).remove(name);
     }
 
-    fn part(&self, name: &Ref) -> &Names {
+    fn part_mut(&mut self, name: &Ref) -> &mut BTreeMap<Ref, String> {
         if name.is_of_one_router() {
-            &self.own
+            self.own.names_mut()
         } else {
-            &self.common
+            Arc::make_mut(&mut self.common)
         }
     }
+}
 
-    fn part_mut(&mut self, name: &Ref) -> &mut Names {
-        if name.is_of_one_router() {
-            &mut self.own
-        } else {
-            &mut self.common
-        }
+/// However it came to hold it.
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
     }
 }
 
@@ -108,7 +170,7 @@ impl From<BTreeMap<Ref, String>> for Held {
         };
         Self {
             common: shared(common),
-            own: shared(own),
+            own: OwnNames::Named(shared(own)),
         }
     }
 }

@@ -69,7 +69,7 @@ impl Acks {
         let routers = self.routers.read();
         let left = routers.values().filter(|state| state.left.is_some());
         let shards = left.flat_map(|state| {
-            let held = state.held.keys().filter_map(|name| match name {
+            let held = state.held.common().keys().filter_map(|name| match name {
                 Ref::Shard(shard) => Some(shard),
                 _ => None,
             });

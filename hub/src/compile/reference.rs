@@ -174,7 +174,24 @@ impl Earlier<'_> {
     }
 }
 
+/// What there is for a router, in which version.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offered<'a> {
+    pub(crate) name: &'a Ref,
+    pub(crate) version: &'a String,
+    /// As in [`Compiled`].
+    pub(crate) provisional: bool,
+}
+
 impl Compiled {
+    pub(crate) fn offered<'a>(&'a self, name: &'a Ref) -> Offered<'a> {
+        Offered {
+            name,
+            version: &self.resource.version,
+            provisional: self.provisional,
+        }
+    }
+
     /// A resource under the hash of its content.
     pub(super) fn new(body: Body) -> Self {
         let resource = v1::Resource {
@@ -197,7 +214,7 @@ impl Compiled {
 }
 
 /// The body's field number is part of what is hashed, so that kinds are told apart.
-fn version(body: &Body) -> String {
+pub(super) fn version(body: &Body) -> String {
     let mut bytes = Vec::with_capacity(body.encoded_len());
     body.encode(&mut bytes);
     hex(&Sha256::digest(&bytes)[..VERSION_BYTES])

@@ -10,7 +10,6 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::facts::Token;
 
 mod credentials;
 mod fence;
@@ -343,12 +342,7 @@ fn a_member_says_which_namespaces_of_the_hub_may_have_it() {
 fn a_restart_gives_the_same_world_and_takes_nothing_away() {
     let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
     fleet.caller("east", "p", "op");
-    let token = Token {
-        router_uid: "uid".to_owned(),
-        token: "t".into(),
-        expires_unix_seconds: 1,
-    };
-    fleet.agent("east").tokens.insert("gateway".to_owned(), token);
+    fleet.token("east", "gateway", "t");
     fleet.apply("shard", spec(&[("east", &[])]));
     let before = fleet.compile(0);
 

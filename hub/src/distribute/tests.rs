@@ -69,8 +69,8 @@ fn credential(hub: &TestHub) -> Option<String> {
     let worlds = hub.worlds.borrow();
     let credentials = &worlds.as_ref()?.world.credentials;
     let of_east = credentials.get("gateway", &Ref::gateway_credential("east"))?;
-    match of_east.resource.body.as_ref()? {
-        v1::resource::Body::Credential(credential) => Some(credential.token.clone()),
+    match of_east.to_wire().body? {
+        v1::resource::Body::Credential(credential) => Some(credential.token),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@
 //! `bounds` is refused.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
@@ -173,12 +174,19 @@ impl AgentReport {
         }
     }
 
-    pub(super) fn retain_tokens(&mut self, is_kept: impl Fn(&str, &Token) -> bool) {
-        self.tokens.change(|tokens| {
-            let before = tokens.len();
-            tokens.retain(|router, token| is_kept(router, token));
-            tokens.len() != before
-        });
+    /// Forgets tokens of routers that are not among these.
+    pub(super) fn retain_tokens(&mut self, is_kept: impl Fn(&str) -> bool) {
+        if !self.tokens.keys().all(|router| is_kept(router)) {
+            Arc::make_mut(&mut self.tokens).retain(|router, _| is_kept(router));
+        }
+    }
+
+    /// Forgets a token of the router of this name, unless it is of the object with this UID.
+    pub(super) fn drop_token(&mut self, router: &str, uid: Option<&str>) {
+        let token = self.tokens.get(router);
+        if token.is_some_and(|token| Some(&*token.router_uid) != uid) {
+            Arc::make_mut(&mut self.tokens).remove(router);
+        }
     }
 
     fn token(&mut self, told: v1::MemberToken) -> Change {
@@ -188,10 +196,10 @@ impl AgentReport {
             token: Secret::new(told.token),
             expires_unix_seconds: told.expires_unix_seconds,
         };
-        if self.tokens.get(&router.name) == Some(&token) {
+        if self.tokens.get(&*router.name).is_some_and(|known| **known == token) {
             return Change::Nothing;
         }
-        self.tokens.insert(router.name, token);
+        Arc::make_mut(&mut self.tokens).insert(router.name.into(), token.into());
         Change::Compile
     }
 

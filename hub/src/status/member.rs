@@ -309,8 +309,8 @@ fn lacking<'a>(agent: &AgentReport, routers: &'a [v1::RouterRef], now: Timestamp
     let mut lacking = Lacking::default();
     let mut tokens = agent.tokens.iter().peekable();
     for v1::RouterRef { name, .. } in routers {
-        while tokens.next_if(|(known, _)| *known < name).is_some() {}
-        match tokens.next_if(|(known, _)| *known == name) {
+        while tokens.next_if(|(known, _)| ***known < **name).is_some() {}
+        match tokens.next_if(|(known, _)| ***known == **name) {
             None => lacking.none.push(name),
             Some((_, token)) if token.expires_unix_seconds <= now.as_second() => lacking.expired.push(name),
             Some(_) => {}
@@ -455,7 +455,7 @@ mod tests {
         let found = |tokens: &[(&str, i64)]| {
             let mut agent = AgentReport::default();
             for (name, expires) in tokens {
-                agent.tokens.insert((*name).to_owned(), token(*expires));
+                std::sync::Arc::make_mut(&mut agent.tokens).insert((*name).into(), token(*expires).into());
             }
             let finding = credentials((None, Some(&agent)), &routers, now);
             (finding.reason, finding.message)

@@ -1,6 +1,6 @@
 //! What the hub says about a router. Pure.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use portolan_crds::{ConditionReason, ConditionType, Finding, RouterStatus};
 
@@ -8,8 +8,10 @@ use super::Sources;
 use super::finding::set;
 use crate::facts::RouterObject;
 
-/// Written no finer: a router that stays costs one write a minute.
-const SEEN_TO_SECONDS: i64 = 60;
+/// A router that stays costs one write in so long, as the kubelet writes a Node's status: a thousand would keep an API server busy.
+const SEEN_EACH: SignedDuration = SignedDuration::from_mins(5);
+/// When one that left was seen last is told no finer.
+const LEFT_TO: SignedDuration = SignedDuration::from_mins(1);
 
 /// The status that the router ought to have.
 pub(super) fn status(sources: Sources<'_>, name: &str, router: &RouterObject) -> RouterStatus {
@@ -20,7 +22,15 @@ pub(super) fn status(sources: Sources<'_>, name: &str, router: &RouterObject) ->
     let connected = state.is_some_and(|state| state.left.is_none());
     if let Some(state) = state.filter(|_| connected) {
         status.version = Some(state.version.clone()).filter(|version| !version.is_empty());
-        status.last_seen = to_the_minute(now);
+    }
+    if let Some(state) = state {
+        let left = state.left.map(|left| left.elapsed());
+        let (seen, to) = left.map_or((now, SEEN_EACH), |left| (now - left, LEFT_TO));
+        let known = status.last_seen.as_ref();
+        if known.is_none_or(|Time(known)| seen.duration_since(*known) >= to) {
+            // Objects know seconds.
+            status.last_seen = Timestamp::from_second(seen.as_second()).ok().map(Time);
+        }
     }
     let finding = if connected {
         Finding::holds(ConditionType::Connected, "its stream is open")
@@ -33,13 +43,6 @@ pub(super) fn status(sources: Sources<'_>, name: &str, router: &RouterObject) ->
     };
     set(&mut status.conditions, [finding], router.generation, now);
     status
-}
-
-fn to_the_minute(now: Timestamp) -> Option<Time> {
-    let seconds = now.as_second();
-    Timestamp::from_second(seconds - seconds.rem_euclid(SEEN_TO_SECONDS))
-        .ok()
-        .map(Time)
 }
 
 #[cfg(test)]
@@ -55,7 +58,7 @@ mod tests {
     use crate::status::reach::Breakers;
 
     #[test]
-    fn a_router_that_stays_is_worth_one_write_a_minute() {
+    fn a_router_that_stays_is_worth_one_write_in_five_minutes() {
         let at = |second: i64, state: Option<RouterState>, before: RouterStatus| {
             let routers = state.map(|state| ("gateway".to_owned(), state)).into_iter().collect();
             let (facts, world) = (Facts::default(), World::default());
@@ -76,20 +79,19 @@ mod tests {
             status(sources, "gateway", &router)
         };
         let connected = || RouterState::new(1, BTreeMap::new());
+        let seen = |status: &RouterStatus| status.last_seen.as_ref().map(|seen| seen.0.as_second());
         let first = at(600, Some(connected()), RouterStatus::default());
-        assert_eq!(first.conditions[0].status, "True");
-        assert_eq!(at(659, Some(connected()), first.clone()), first);
-        let later = at(660, Some(connected()), first.clone());
-        assert_ne!(later.last_seen, first.last_seen);
-        let left = RouterState {
+        assert_eq!((&*first.conditions[0].status, seen(&first)), ("True", Some(600)));
+        assert_eq!(at(899, Some(connected()), first.clone()), first);
+        let later = at(900, Some(connected()), first);
+        assert_eq!(seen(&later), Some(900));
+        let left = || RouterState {
             left: Some(Instant::now()),
             ..connected()
         };
-        let gone = at(900, Some(left), later.clone());
-        assert_eq!(
-            (gone.conditions[0].status.as_str(), gone.last_seen),
-            ("False", later.last_seen.clone())
-        );
-        assert_eq!(at(900, None, later).conditions[0].status, "Unknown");
+        let at_once = at(959, Some(left()), later.clone());
+        assert_eq!((&*at_once.conditions[0].status, seen(&at_once)), ("False", Some(900)));
+        assert_eq!(seen(&at(1100, Some(left()), later.clone())), Some(1099), "by when it left");
+        assert_eq!(at(1100, None, later).conditions[0].status, "Unknown");
     }
 }

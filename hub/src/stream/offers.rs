@@ -120,10 +120,9 @@ mod tests {
             provisional: false,
         };
         let target = |(name, version): &(&str, &str)| (Ref::Target((*name).to_owned()), compiled(version));
-        let token = |(router, version): &(&str, &str)| ((*router).to_owned(), compiled(version));
         Arc::new(World {
             resources: targets.iter().map(target).collect(),
-            credentials: Credentials::of_member("east", tokens.iter().map(token).collect()),
+            credentials: Credentials::of_member("east", tokens),
             ..World::default()
         })
     }

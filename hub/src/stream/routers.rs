@@ -256,7 +256,6 @@ impl RouterSession {
             holding: Holding {
                 router: router.clone(),
                 held,
-                own_of: None,
                 rejected: BTreeMap::new(),
             },
             router,

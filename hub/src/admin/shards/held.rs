@@ -63,14 +63,14 @@ pub(super) fn away(routers: &Routers) -> Vec<Away> {
 /// What a router does not hold in the present version, though it may be told it.
 pub(super) fn behind<'a>(world: &'a World, name: &str, state: &RouterState) -> Vec<&'a Ref> {
     let scope = Scope::of(&state.subscription, world);
-    let due = world.all_for(name).filter(|(entry, compiled)| {
-        let held = state.held.get(entry);
-        let is_current = held == Some(&compiled.resource.version);
+    let due = world.all_for(name).filter(|entry| {
+        let held = state.held.get(entry.name);
+        let is_current = held == Some(entry.version);
         // Of policies such a router is told nothing; what was made without all facts replaces nothing.
-        let is_told = state.serves_policies || !matches!(entry, Ref::Policy(_));
-        !is_current && is_told && scope.sees(entry) && !(compiled.provisional && held.is_some())
+        let is_told = state.serves_policies || !matches!(entry.name, Ref::Policy(_));
+        !is_current && is_told && scope.sees(entry.name) && !(entry.provisional && held.is_some())
     });
-    let mut due: Vec<_> = due.map(|(entry, _)| entry).collect();
+    let mut due: Vec<_> = due.map(|entry| entry.name).collect();
     due.sort();
     due
 }
@@ -135,7 +135,7 @@ mod tests {
     fn current(world: &World) -> RouterState {
         let held = world
             .all_for("gateway")
-            .map(|(entry, compiled)| (entry.clone(), compiled.resource.version.clone()));
+            .map(|entry| (entry.name.clone(), entry.version.clone()));
         RouterState {
             acked_run: world.state.run,
             ..RouterState::new(1, held.collect())

@@ -8,7 +8,7 @@ use portolan_wire::subscription::Subscription;
 use serde_json::json;
 
 use super::*;
-use crate::facts::{AgentReport, MemberHistory, MemberObject, Namespace, Pin, ShardObject};
+use crate::facts::{AgentReport, MemberHistory, MemberObject, Namespace, Pin, ShardObject, Token};
 
 pub(in crate::compile) const CLUSTERS: [&str; 2] = ["east", "west"];
 
@@ -94,6 +94,16 @@ impl Fleet {
 
     pub(in crate::compile) fn agent(&mut self, cluster: &str) -> &mut AgentReport {
         self.facts.agents.entry(cluster.to_owned()).or_default()
+    }
+
+    /// The agent has minted this text for a router.
+    pub(in crate::compile) fn token(&mut self, cluster: &str, router: &str, text: &str) {
+        let token = Token {
+            router_uid: "uid".to_owned(),
+            token: text.into(),
+            expires_unix_seconds: 1,
+        };
+        Arc::make_mut(&mut self.agent(cluster).tokens).insert(router.into(), token.into());
     }
 
     pub(in crate::compile) fn inventory(&mut self, cluster: &str, namespaces: &[&str]) {

@@ -49,7 +49,7 @@ impl<'a> Connected<'a> {
                     }
                 }
             }
-            for policy in state.held.keys().filter_map(policy_of) {
+            for policy in state.held.common().keys().filter_map(policy_of) {
                 connected.holding.entry(policy).or_default().push(place);
             }
             connected.routers.push(Router {

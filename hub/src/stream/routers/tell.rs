@@ -25,13 +25,14 @@ impl RouterSession {
         }
         // The first commit of a stream is sent in any case: it tells the router that what it holds is up to date.
         if transaction.is_empty() && self.nonce > 0 {
+            self.holding.acked(&transaction);
             self.settled(&transaction);
             return Ok(());
         }
         self.nonce += 1;
         let span = tracing::info_span!(
             "push",
-            upserted = transaction.upserts.len(),
+            upserted = transaction.upserted(),
             removed = transaction.removals.len()
         );
         let traceparent = continue_trace(&span, traceparent);
