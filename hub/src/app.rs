@@ -226,6 +226,7 @@ impl Parts {
             reborn: false,
             confirmed: Instant::now(),
             memo: Memo::default(),
+            computed: Duration::ZERO,
         }
     }
 

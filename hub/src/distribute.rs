@@ -31,7 +31,8 @@ mod locks;
 use crossings::Crossings;
 use locks::LockClocks;
 
-/// Changes come in bursts (an apply of many objects, an agent's first report): one run for all of them.
+/// Changes come in bursts (an apply of many objects, an agent's first report): one run for all of them. In a large fleet something
+/// changes all the time: there a run also waits for as long as the one before took, so that sessions have their turns.
 const SETTLE: Duration = Duration::from_millis(30);
 /// How often it is looked whether another hub has started. A hub that grants anything finds out by its write.
 const TERM_CHECK: Duration = Duration::from_secs(5);
@@ -101,6 +102,8 @@ pub(crate) struct Distributor {
     /// When it was last confirmed that the ledger is this hub's still.
     pub(crate) confirmed: Instant,
     pub(crate) memo: Memo,
+    /// What the run under way has taken so far, but for writes.
+    pub(crate) computed: Duration,
 }
 
 impl Distributor {
@@ -161,8 +164,9 @@ impl Distributor {
                 || writes.have_failed()
                 || !self.ledger.is_due();
             let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);
+            let (ended, rest) = (Instant::now(), std::mem::take(&mut self.computed));
             self.wait(&mut alarms, waiting, (now, look)).await?;
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(SETTLE.max(rest.saturating_sub(ended.elapsed()))).await;
         }
     }
 
@@ -208,6 +212,7 @@ impl Distributor {
             Arc::make_mut(&mut before.ledger).skip_to(self.ledger.view_revision());
         }
         let (settings, memo) = (&self.settings, &mut self.memo);
+        let started = Instant::now();
         let mut next = self.index.read(|facts| {
             let given = Given {
                 facts,
@@ -218,6 +223,7 @@ impl Distributor {
             };
             decide(given, memo)
         });
+        self.computed += started.elapsed();
         next.state.cursor_format = self.acks.cursor_format(before.cursor_format);
         let known = before.ledger.view_revision();
         if self.is_set_back(&before.incarnation, known) {
@@ -239,10 +245,12 @@ impl Distributor {
     }
 
     /// What was decided last, by the facts as they are now.
-    fn publish_again(&self, decided: &mut Option<Decided>, state: &mut State) {
+    fn publish_again(&mut self, decided: &mut Option<Decided>, state: &mut State) {
         if let Some(decided) = decided {
             if !self.is_cut_off() {
+                let started = Instant::now();
                 self.publish(decided, state.run + 1);
+                self.computed += started.elapsed();
             }
             *state = decided.state.clone();
         }

@@ -56,7 +56,7 @@ const TURNS: usize = 10;
 const REST_FACTOR: u32 = 10;
 /// Objects that are looked at before agents and watches may write facts again.
 const AT_ONCE: usize = 32;
-/// Heartbeats, latencies and counts of some members are written this often.
+/// Heartbeats, latencies and counts of some members are written this often, each at a time of its own.
 const FIGURES_PERIOD: Duration = Duration::from_secs(10);
 /// Of more than a hundred and sixty they are written more seldom, so that two such writes are this far apart.
 const FIGURES_EACH: Duration = Duration::from_millis(60);
@@ -250,9 +250,19 @@ impl StatusWriter {
         let written = self.written.get(&wanted.object);
         let is_early = matches!(wanted.object, Object::Policy(_))
             && written.is_some_and(|written| written.at.elapsed() < POLICY_PERIOD);
-        !is_early
-            && !self.writer.rests(&wanted.object)
-            && is_due(written, (&wanted.status, &wanted.observed), self.figures_period)
+        !is_early && !self.writer.rests(&wanted.object) && self.is_due_by(written, wanted)
+    }
+
+    /// Given what was written last.
+    fn is_due_by(&self, written: Option<&Written>, wanted: &Wanted) -> bool {
+        let trusted = written.filter(|written| written.at.elapsed() < TRUST_WRITTEN);
+        let present = trusted.map_or(&wanted.observed, |written| &written.status);
+        if wanted.status == *present {
+            return false;
+        }
+        let turn = |at: Instant| wanted.object.turn(at - self.started, self.figures_period);
+        let is_turn = |written: &Written| turn(written.at) != turn(Instant::now());
+        wanted.status.material() != present.material() || written.is_none_or(is_turn)
     }
 
     /// Forgets objects that are gone, and no others: of one that was just edited nothing can be said for a moment.
@@ -392,17 +402,6 @@ fn standing(standing: Standing) -> PolicyStanding {
         Standing::Expired => PolicyStanding::Expired,
         Standing::Excess => PolicyStanding::Excess,
     }
-}
-
-/// Whether `wanted` is worth a write, given what was written last and what the watch shows.
-fn is_due(written: Option<&Written>, (wanted, observed): (&Status, &Status), figures_period: Duration) -> bool {
-    let present = written
-        .filter(|written| written.at.elapsed() < TRUST_WRITTEN)
-        .map_or(observed, |written| &written.status);
-    if wanted == present {
-        return false;
-    }
-    wanted.material() != present.material() || written.is_none_or(|written| written.at.elapsed() >= figures_period)
 }
 
 #[cfg(test)]

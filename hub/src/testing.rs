@@ -444,6 +444,7 @@ pub(crate) async fn distributor(
         reborn: false,
         confirmed: Instant::now(),
         memo: Memo::default(),
+        computed: Duration::ZERO,
     };
     (distributor, stored)
 }

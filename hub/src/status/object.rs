@@ -1,6 +1,9 @@
 //! The objects that have a status of the hub's, and how one is written: by server-side apply under a field manager of its
 //! own. Caller: `status`.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::{Client, Resource};
 use portolan_crds::circuit_breaker::TargetStatus;
@@ -14,7 +17,7 @@ use serde_json::{Value, json};
 use crate::facts::{Facts, PolicyName, PolicyStatus};
 
 /// The object that a status is of.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Object {
     Member(String),
     Shard(ShardName),
@@ -23,6 +26,15 @@ pub(super) enum Object {
 }
 
 impl Object {
+    /// The figures of each object are written at times of its own, or an API server would have all of them at once: the number of
+    /// the `period` that `at` is in.
+    pub(super) fn turn(&self, at: Duration, period: Duration) -> u128 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        let phase = u128::from(hasher.finish()) % period.as_nanos();
+        (at.as_nanos() + phase) / period.as_nanos()
+    }
+
     /// Of the object that has the name now, if there is one.
     pub(super) fn uid<'a>(&self, facts: &'a Facts) -> Option<&'a String> {
         match self {
@@ -53,10 +65,17 @@ impl Status {
                 status.api_latency_milliseconds = None;
                 status.labelled_objects = None;
                 status.total_objects = None;
+                // Of a thousand routers some token is renewed every few seconds.
+                status.token_expiry = None;
                 Self::Member(status)
             }
+            Self::Router(status) => {
+                let mut status = status.clone();
+                status.last_seen = None;
+                Self::Router(status)
+            }
             Self::Policy(status) => Self::Policy(Box::new(without_figures(status))),
-            Self::Shard(_) | Self::Router(_) => self.clone(),
+            Self::Shard(_) => self.clone(),
         }
     }
 }

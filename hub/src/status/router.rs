@@ -91,7 +91,11 @@ mod tests {
         };
         let at_once = at(959, Some(left()), later.clone());
         assert_eq!((&*at_once.conditions[0].status, seen(&at_once)), ("False", Some(900)));
-        assert_eq!(seen(&at(1100, Some(left()), later.clone())), Some(1099), "by when it left");
+        assert_eq!(
+            seen(&at(1100, Some(left()), later.clone())),
+            Some(1099),
+            "by when it left"
+        );
         assert_eq!(at(1100, None, later).conditions[0].status, "Unknown");
     }
 }

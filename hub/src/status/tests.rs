@@ -265,3 +265,24 @@ fn figures_of_many_members_are_written_more_seldom() {
     let seconds = [1, 166, 500, 1_000, 100_000].map(|members| figures_period(members).as_secs());
     assert_eq!(seconds, [10, 10, 30, 60, 60]);
 }
+
+/// A hub that starts, or a minute that begins, is no time at which all of them are written.
+#[test]
+fn figures_of_each_object_have_times_of_their_own() {
+    let period = Duration::from_mins(1);
+    let members: Vec<_> = (0..600)
+        .map(|number| Object::Member(format!("member-{number}")))
+        .collect();
+    for second in 0..120 {
+        let (at, next) = (Duration::from_secs(second), Duration::from_secs(second + 1));
+        let due = members
+            .iter()
+            .filter(|member| member.turn(at, period) != member.turn(next, period))
+            .count();
+        assert!((1..40).contains(&due), "{due} of 600 in second {second}");
+        let all = members
+            .iter()
+            .all(|member| member.turn(at + period, period) == member.turn(at, period) + 1);
+        assert!(all, "each once in a minute");
+    }
+}
