@@ -297,6 +297,8 @@ impl Telemetry {
     pub fn register(&self, registry: &mut Metrics) {
         self.events.register(registry);
         self.exports.register(registry);
+        let help = "Lines of the log that were not written, as nobody read it";
+        registry.register("log_lines_dropped", help, self.lines.dropped());
     }
 }
 

@@ -214,6 +214,55 @@ async fn access_lines_wait_for_company_and_keep_their_place() {
     assert_eq!(told(), (1..4000).collect::<Vec<_>>());
 }
 
+/// A full pipe: whoever writes to it waits for ever.
+#[derive(Clone, Default)]
+struct Pipe {
+    buffer: Buffer,
+    stuck: Arc<Mutex<()>>,
+}
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _read = self.stuck.lock();
+        self.buffer.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_stops_nobody_and_loses_what_finds_no_room() {
+    const LINES: usize = 60_000;
+    let pipe = Pipe::default();
+    let output = line::Output {
+        lines: batch::Lines::new(pipe.clone()),
+        colours: false,
+    };
+    let (telemetry, dispatch) = build_with("portolan-test", &TelemetryArgs::default(), output).unwrap();
+    let registry = crate::metrics::Registry::new("test");
+    registry.root(|root| telemetry.register(root));
+    let stuck = pipe.stuck.lock();
+    tracing::dispatcher::with_default(&dispatch, || {
+        for n in 0..LINES {
+            tracing::info!(target: ACCESS, n, path = "/api/v1/namespaces/default/pods", "request");
+        }
+        tracing::warn!("it has room of its own");
+        tracing::warn!("nor does it wait");
+    });
+    drop(stuck);
+    telemetry.shutdown().await;
+    let lines = pipe.buffer.lines();
+    let access = lines.iter().filter(|line| line.contains("\"access\"")).count();
+    let text = registry.encode().unwrap();
+    assert!(access < LINES && lines.len() == access + 2, "{access} of {}", lines.len());
+    let dropped = format!("log_lines_dropped_total {}", LINES - access);
+    assert!(text.contains(&dropped), "{dropped}: {text}");
+    tracing::dispatcher::with_default(&dispatch, || tracing::warn!("at once again"));
+    assert!(pipe.buffer.lines().last().unwrap().contains("at once again"));
+}
+
 #[test]
 fn text_lines_have_no_colours_in_a_file() {
     let (_telemetry, dispatch, buffer) = with_buffer(&TelemetryArgs {
