@@ -377,11 +377,17 @@ fn objects(facts: &Facts, look: Look, now: Timestamp) -> Vec<Object> {
     looked_at.map(|(_, object)| object).collect()
 }
 
-/// How often figures of so many members are written: each costs a write.
+/// How often figures of so many members are written: each costs a write. In steps, as objects have other turns with each other
+/// period, and members come one by one.
 fn figures_period(members: usize) -> Duration {
     let members = u32::try_from(members).unwrap_or(u32::MAX);
-    FIGURES_EACH
+    let steps = FIGURES_EACH
         .saturating_mul(members)
+        .as_millis()
+        .div_ceil(FIGURES_PERIOD.as_millis());
+    let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+    FIGURES_PERIOD
+        .saturating_mul(steps)
         .clamp(FIGURES_PERIOD, FIGURES_PERIOD_MAX)
 }
 

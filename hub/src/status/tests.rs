@@ -262,8 +262,8 @@ async fn a_refused_status_is_not_sent_again_at_once() {
 
 #[test]
 fn figures_of_many_members_are_written_more_seldom() {
-    let seconds = [1, 166, 500, 1_000, 100_000].map(|members| figures_period(members).as_secs());
-    assert_eq!(seconds, [10, 10, 30, 60, 60]);
+    let seconds = [0, 1, 166, 167, 200, 500, 1_000, 100_000].map(|members| figures_period(members).as_secs());
+    assert_eq!(seconds, [10, 10, 10, 20, 20, 30, 60, 60]);
 }
 
 /// A hub that starts, or a minute that begins, is no time at which all of them are written.
