@@ -256,7 +256,11 @@ async fn a_log_that_nobody_reads_stops_nobody_and_loses_what_finds_no_room() {
     let lines = pipe.buffer.lines();
     let access = lines.iter().filter(|line| line.contains("\"access\"")).count();
     let text = registry.encode().unwrap();
-    assert!(access < LINES && lines.len() == access + 2, "{access} of {}", lines.len());
+    assert!(
+        access < LINES && lines.len() == access + 2,
+        "{access} of {}",
+        lines.len()
+    );
     let dropped = format!("log_lines_dropped_total {}", LINES - access);
     assert!(text.contains(&dropped), "{dropped}: {text}");
     tracing::dispatcher::with_default(&dispatch, || tracing::warn!("at once again"));

@@ -3,12 +3,17 @@
 //!
 //! What is counted is of the programs alone, never of the kernel. Callers: `policies`, `instructions`, `growth`.
 
+mod causes;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use portolan_tests::programs::argument;
+
+pub(crate) use self::causes::Cause;
 
 /// As `perf` calls it: of user space.
 const EVENT: &str = "instructions:u";
@@ -118,26 +123,38 @@ enum How {
 }
 
 /// What was counted, and in how long.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Counted {
     pub(crate) instructions: f64,
     pub(crate) elapsed: Duration,
+    /// Of `instructions`; empty where the tool knows no functions.
+    pub(crate) causes: BTreeMap<Cause, f64>,
 }
 
 impl Counting {
     pub(crate) fn end(self) -> anyhow::Result<Counted> {
         let elapsed = self.begun.elapsed();
-        let instructions = match self.how {
-            How::Perf { perf, log } => ended(perf, &log)?,
+        let (mut instructions, mut causes) = (0.0, BTreeMap::new());
+        match self.how {
+            How::Perf { perf, log } => instructions = ended(perf, &log)?,
             How::Callgrind { before } => {
                 dump(self.pid)?;
                 let files = dumps(&self.folder, self.pid)?;
-                let new = files.iter().filter(|file| !before.contains(file));
-                new.map(|file| total(file)).sum::<anyhow::Result<f64>>()?
+                for file in files.iter().filter(|file| !before.contains(file)) {
+                    let text = read(file)?;
+                    instructions += parse_total(&text).with_context(|| format!("no total in {}", file.display()))?;
+                    for (cause, sum) in causes::causes(&text) {
+                        *causes.entry(cause).or_default() += sum;
+                    }
+                }
             }
-        };
+        }
         ensure!(instructions > 0.0, "nothing was counted");
-        Ok(Counted { instructions, elapsed })
+        Ok(Counted {
+            instructions,
+            elapsed,
+            causes,
+        })
     }
 }
 
@@ -147,7 +164,7 @@ fn ended(mut perf: Child, log: &Path) -> anyhow::Result<f64> {
     use nix::unistd::Pid;
     kill(Pid::from_raw(i32::try_from(perf.id())?), Signal::SIGINT)?;
     perf.wait()?;
-    let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let text = read(log)?;
     parse_perf(&text).with_context(|| format!("perf has counted nothing: {text}"))
 }
 
@@ -183,12 +200,11 @@ fn dumps(folder: &Path, pid: i32) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a file counts in all.
-fn total(file: &Path) -> anyhow::Result<f64> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    parse_total(&text).with_context(|| format!("no total in {}", file.display()))
+fn read(file: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
+/// What a file counts in all.
 fn parse_total(text: &str) -> Option<f64> {
     let of = |word: &str| {
         text.lines()

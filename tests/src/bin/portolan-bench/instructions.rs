@@ -1,7 +1,8 @@
 //! What a GET costs the router beside a plain hyper forwarder, in instructions, in the same run and by the same tool.
 //!
-//! With a Pod of 4 KiB and a token of 1 KB; one request at a time, and some at once, where wake-ups are shared. Caller: `run`,
-//! which fails if the router costs more than it may.
+//! With a Pod of 4 KiB and a token of 1 KB; one request at a time, and some at once, where wake-ups are shared. HAProxy stands beside
+//! them if it is in `PATH`, and callgrind tells by cause what each spends. Caller: `run`, which fails if the router costs more than it
+//! may.
 
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use anyhow::Context as _;
 use crate::backend::POD;
 use crate::counter::{NEVER_SHED, Tool};
 use crate::load::{Client, Route};
+use crate::peers::foreign::{Foreign, Kind, Way};
 use crate::peers::lanes::quiet;
 use crate::place::Subject;
 use crate::report::{AT_ONCE, InstructionsRow, InstructionsSection};
@@ -40,9 +42,10 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
     let router = scripted.router.address("bind").await?;
     let silent_at = silent.address("bind").await?;
     let explicit = format!("/clusters/{CLUSTER}");
+    let haproxy = haproxy(&mut scripted, tool.wrapper(folder.path())).await?;
     let subject = |name, route: anyhow::Result<Route>, pid| Ok(Subject::new(name, route?, Some(pid)));
     let (loud, silent) = (scripted.router.pid(), silent.pid());
-    let subjects: Vec<anyhow::Result<Subject>> = vec![
+    let mut subjects: Vec<anyhow::Result<Subject>> = vec![
         subject("plain hyper", scripted.to_server(&forwarder), scripted.forwarder.pid()),
         subject("router, explicit", scripted.to_router(&router, &explicit), loud),
         subject("router, merged", scripted.to_router(&router, ""), loud),
@@ -53,6 +56,10 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
         ),
         subject("no access lines, merged", scripted.to_router(&silent_at, ""), silent),
     ];
+    if let Some(haproxy) = &haproxy {
+        let route = scripted.to_server(&haproxy.address.to_string());
+        subjects.push(subject("HAProxy", route, haproxy.child.pid()));
+    }
     let mut section = InstructionsSection {
         tool: tool.name(),
         requests,
@@ -67,16 +74,40 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
     Ok(section)
 }
 
+/// Started as a program that is counted; none: its program is missing.
+async fn haproxy(scripted: &mut Scripted, mut by: Vec<String>) -> anyhow::Result<Option<Foreign>> {
+    if Kind::Haproxy.version().is_none() {
+        return Ok(None);
+    }
+    if by.is_empty() {
+        by.push("env".to_owned());
+    }
+    let way = Way {
+        dir: scripted.dir.path().to_owned(),
+        identity: scripted.server_identity.clone(),
+        ca: scripted.server_ca.clone(),
+        backend: scripted.backend.address("bind").await?.parse()?,
+        by,
+    };
+    Foreign::start(Kind::Haproxy, way).await.map(Some)
+}
+
 async fn count(subject: &Subject, tool: Tool, folder: &Path, requests: usize) -> anyhow::Result<InstructionsRow> {
     let pid = subject.proxy.context("nothing stands between client and server")?;
     let client = Client::connected(subject.route.clone(), 1).await?;
     client.warm(POD, requests.min(WARM), 1).await?;
-    let mut counted = [0.0; 2];
-    for (counted, at_once) in counted.iter_mut().zip([1, AT_ONCE]) {
-        let counting = tool.count(pid, folder)?;
-        client.burst(POD, requests, at_once).await?;
-        *counted = counting.end()?.instructions / usage::count(requests);
-    }
-    let [alone, at_once] = counted;
-    Ok(InstructionsRow::new(subject.name, alone, at_once))
+    let each = usage::count(requests);
+    let counting = tool.count(pid, folder)?;
+    client.burst(POD, requests, 1).await?;
+    let alone = counting.end()?;
+    let counting = tool.count(pid, folder)?;
+    client.burst(POD, requests, AT_ONCE).await?;
+    let at_once = counting.end()?.instructions / each;
+    let mut row = InstructionsRow::new(subject.name, alone.instructions / each, at_once);
+    row.causes = alone
+        .causes
+        .into_iter()
+        .map(|(cause, sum)| (cause, sum / each))
+        .collect();
+    Ok(row)
 }

@@ -5,7 +5,7 @@
 //! own names.
 
 mod events;
-mod foreign;
+pub(crate) mod foreign;
 mod golang;
 pub(crate) mod lanes;
 mod rows;

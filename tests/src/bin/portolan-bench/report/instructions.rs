@@ -1,9 +1,12 @@
 //! Rows of what a GET costs router and plain forwarder in instructions, their table, and the bound that they may be held to.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
+
+use crate::counter::Cause;
 
 /// Requests at a time in the second column.
 pub(crate) const AT_ONCE: usize = 16;
@@ -30,6 +33,8 @@ pub(crate) struct InstructionsRow {
     pub(crate) at_once_ratio: f64,
     /// The router as users run it: held to the bound.
     pub(crate) bound: bool,
+    /// Of `alone`, where the tool knows functions.
+    pub(crate) causes: BTreeMap<Cause, f64>,
 }
 
 impl InstructionsRow {
@@ -95,12 +100,55 @@ impl InstructionsSection {
                 "{name:28}{alone:>14.0}{alone_ratio:>12.2}{at_once:>16.0}{at_once_ratio:>12.2}"
             );
         }
+        self.write_causes(text);
+    }
+
+    /// On what each spends itself, and what of that stands between the router and HAProxy, or whoever is last.
+    fn write_causes(&self, text: &mut String) {
+        let counted: Vec<_> = self.rows.iter().filter(|row| !row.causes.is_empty()).collect();
+        let router = counted.iter().rfind(|row| row.bound);
+        let (Some(router), Some(last)) = (router, counted.last()) else {
+            return;
+        };
+        let _ = write!(text, "\n{:28}", "one at a time, by cause");
+        for row in &counted {
+            let _ = write!(text, "{:>27}", row.name);
+        }
+        let between = format!("{} - {}", router.name, last.name);
+        let _ = writeln!(text, "{between:>27}");
+        let of = |row: &InstructionsRow, cause| row.causes.get(&cause).copied().unwrap_or_default();
+        for cause in Cause::ALL {
+            let _ = write!(text, "{:28}", cause.name());
+            for row in &counted {
+                let (sum, part) = (of(row, cause), of(row, cause) / row.alone * 100.0);
+                let _ = write!(text, "{sum:>20.0} {part:>4.1} %");
+            }
+            let part = (of(router, cause) - of(last, cause)) / (router.alone - last.alone) * 100.0;
+            let _ = writeln!(text, "{part:>25.1} %");
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_between_two_is_told_by_cause() {
+        let mut section = InstructionsSection::default();
+        for (name, tls, own) in [("router", 60.0, 140.0), ("HAProxy", 50.0, 50.0)] {
+            let mut row = InstructionsRow::new(name, tls + own, 1.0);
+            row.causes = [(Cause::Tls, tls), (Cause::Own, own)].into();
+            section.add(row, name == "router");
+        }
+        let mut text = String::new();
+        section.write(&mut text);
+        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        assert!(text.contains("router - HAProxy"), "{text}");
+        assert_eq!(words(&line("TLS")), "TLS 60 30.0 % 50 50.0 % 10.0 %");
+        assert_eq!(words(&line("its own")), "its own 140 70.0 % 50 50.0 % 90.0 %");
+    }
 
     #[test]
     fn the_router_is_held_to_its_bound_in_both_columns() {
