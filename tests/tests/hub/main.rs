@@ -10,3 +10,4 @@ mod restart;
 mod roots;
 mod scene;
 mod shards;
+mod webhook;
