@@ -88,7 +88,7 @@ pub struct RouterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,
-    /// When its stream was open last, to the minute; of one that is connected, to five minutes.
+    /// When its stream was open last, to the minute; of one that is connected, to some minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::time"))]
     pub last_seen: Option<Time>,

@@ -34,6 +34,8 @@ use locks::LockClocks;
 /// Changes come in bursts (an apply of many objects, an agent's first report): one run for all of them. In a large fleet something
 /// changes all the time: there a run also waits for as long as the one before took, so that sessions have their turns.
 const SETTLE: Duration = Duration::from_millis(30);
+/// Longest rest of that kind.
+const REST_MAX: Duration = Duration::from_secs(1);
 /// How often it is looked whether another hub has started. A hub that grants anything finds out by its write.
 const TERM_CHECK: Duration = Duration::from_secs(5);
 /// A hub that could not look for this long may have been superseded: routers are let go, in time to come back to another hub
@@ -166,7 +168,8 @@ impl Distributor {
             let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);
             let (ended, rest) = (Instant::now(), std::mem::take(&mut self.computed));
             self.wait(&mut alarms, waiting, (now, look)).await?;
-            tokio::time::sleep(SETTLE.max(rest.saturating_sub(ended.elapsed()))).await;
+            let rest = rest.min(REST_MAX).saturating_sub(ended.elapsed());
+            tokio::time::sleep(SETTLE.max(rest)).await;
         }
     }
 

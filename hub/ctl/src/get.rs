@@ -257,13 +257,16 @@ fn routers(routers: &Vec<Router>) -> String {
     format!("{table}")
 }
 
+/// Minutes in which the hub notes of each router that stays that it is there: five, and for as long as other figures wait.
+const NOTED_WITHIN: i64 = 7;
+
 fn router_row(router: &Router, now: Timestamp) -> Vec<String> {
     let status = router.status.clone().unwrap_or_default();
     let connected = condition(&status.conditions, "Connected");
     let seen = status.last_seen.as_ref().map(|seen| {
         let minutes = now.duration_since(seen.0).as_mins();
-        // Of one that is connected the hub notes it now and then.
-        if minutes < 2 || connected == "True" {
+        // Of one that is connected the hub notes it every few minutes.
+        if minutes < 2 || (connected == "True" && minutes < NOTED_WITHIN) {
             "just now".to_owned()
         } else {
             format!("{minutes} min ago")
@@ -384,6 +387,28 @@ mod tests {
             told.split_whitespace().collect::<Vec<_>>(),
             lines.join("\n").split_whitespace().collect::<Vec<_>>()
         );
+    }
+
+    #[test]
+    fn a_router_that_is_connected_is_there_now_unless_the_hub_notes_nothing() {
+        let now = Timestamp::from_second(100_000).unwrap();
+        let seen = |minutes: i64, connected: &str| {
+            let mut router = Router::new("gateway", RouterSpec::default());
+            let status = router.status.get_or_insert_default();
+            status.last_seen = Timestamp::from_second(100_000 - minutes * 60).ok().map(Time);
+            status.conditions = vec![Condition {
+                last_transition_time: Time(Timestamp::UNIX_EPOCH),
+                message: String::new(),
+                observed_generation: None,
+                reason: "Ok".to_owned(),
+                status: connected.to_owned(),
+                type_: "Connected".to_owned(),
+            }];
+            router_row(&router, now)[3].clone()
+        };
+        let known =
+            [(1, "False"), (5, "True"), (5, "False"), (120, "True")].map(|(minutes, status)| seen(minutes, status));
+        assert_eq!(known, ["just now", "just now", "5 min ago", "120 min ago"]);
     }
 
     #[test]

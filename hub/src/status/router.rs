@@ -27,7 +27,9 @@ pub(super) fn status(sources: Sources<'_>, name: &str, router: &RouterObject) ->
         let left = state.left.map(|left| left.elapsed());
         let (seen, to) = left.map_or((now, SEEN_EACH), |left| (now - left, LEFT_TO));
         let known = status.last_seen.as_ref();
-        if known.is_none_or(|Time(known)| seen.duration_since(*known) >= to) {
+        // A hub whose clock was ahead may have written it.
+        let is_old = |Time(known): &Time| seen.duration_since(*known) >= to || *known > now;
+        if known.is_none_or(is_old) {
             // Objects know seconds.
             status.last_seen = Timestamp::from_second(seen.as_second()).ok().map(Time);
         }
@@ -96,6 +98,11 @@ mod tests {
             Some(1099),
             "by when it left"
         );
-        assert_eq!(at(1100, None, later).conditions[0].status, "Unknown");
+        assert_eq!(at(1100, None, later.clone()).conditions[0].status, "Unknown");
+        assert_eq!(
+            seen(&at(700, Some(connected()), later)),
+            Some(700),
+            "written by a clock that is ahead"
+        );
     }
 }

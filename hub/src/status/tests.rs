@@ -3,9 +3,10 @@
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{ApiResource, DynamicObject};
 use kube::client::Body;
-use portolan_crds::MemberCluster;
+use portolan_crds::{MemberCluster, MemberClusterStatus, RouterStatus};
 use portolan_wire::v1;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -266,7 +267,7 @@ fn figures_of_many_members_are_written_more_seldom() {
     assert_eq!(seconds, [10, 10, 10, 20, 20, 30, 60, 60]);
 }
 
-/// A hub that starts, or a minute that begins, is no time at which all of them are written.
+/// A minute that begins is no time at which all of them are written.
 #[test]
 fn figures_of_each_object_have_times_of_their_own() {
     let period = Duration::from_mins(1);
@@ -284,5 +285,48 @@ fn figures_of_each_object_have_times_of_their_own() {
             .iter()
             .all(|member| member.turn(at + period, period) == member.turn(at, period) + 1);
         assert!(all, "each once in a minute");
+    }
+}
+
+/// What changes all the time, and is worth a write in the object's next turn.
+#[tokio::test(start_paused = true)]
+async fn figures_wait_for_their_turn_and_all_else_does_not() {
+    let (client, _) = recording();
+    let writer = StatusWriter::new(client, "system", Arc::default(), Arc::default(), &Arbiter::default());
+    let time = || Timestamp::from_second(1).ok().map(Time);
+    let member = |change: fn(&mut MemberClusterStatus, Option<Time>)| {
+        let mut status = MemberClusterStatus::default();
+        change(&mut status, time());
+        let object = Object::Member("east".to_owned());
+        (object, Status::Member(Box::new(status)), Status::Member(Box::default()))
+    };
+    let router = |change: fn(&mut RouterStatus, Option<Time>)| {
+        let mut status = RouterStatus::default();
+        change(&mut status, time());
+        let object = Object::Router("gateway".to_owned());
+        (object, Status::Router(Box::new(status)), Status::Router(Box::default()))
+    };
+    for ((object, status, observed), is_figure) in [
+        (member(|status, time| status.last_heartbeat = time), true),
+        (member(|status, time| status.token_expiry = time), true),
+        (member(|status, _| status.namespaces = Some(7)), false),
+        (router(|status, time| status.last_seen = time), true),
+        (router(|status, _| status.version = Some("2".to_owned())), false),
+    ] {
+        let wanted = Wanted {
+            object,
+            uid: "uid".to_owned(),
+            status,
+            observed: observed.clone(),
+        };
+        let written = Written {
+            uid: "uid".to_owned(),
+            status: observed,
+            at: Instant::now(),
+        };
+        let is_due = || writer.is_due_by(Some(&written), &wanted);
+        assert_eq!(is_due(), !is_figure, "{:?}", wanted.status);
+        tokio::time::advance(FIGURES_PERIOD).await;
+        assert!(is_due(), "{:?}", wanted.status);
     }
 }

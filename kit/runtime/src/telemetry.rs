@@ -279,7 +279,7 @@ impl Telemetry {
         self.keeper.clone()
     }
 
-    /// Writes the access lines and sends the spans that are left. Takes 5 seconds at most; a second call does nothing.
+    /// Writes the lines and sends the spans that are left. Takes 7 seconds at most; a second call does nothing.
     pub async fn shutdown(&self) {
         self.lines.flush();
         let Some(provider) = self.provider.clone() else { return };
@@ -297,7 +297,7 @@ impl Telemetry {
     pub fn register(&self, registry: &mut Metrics) {
         self.events.register(registry);
         self.exports.register(registry);
-        let help = "Lines of the log that were not written, as nobody read it";
+        let help = "Lines of the log that were not written: nobody read it, or it could not be written";
         registry.register("log_lines_dropped", help, self.lines.dropped());
     }
 }

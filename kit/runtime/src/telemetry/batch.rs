@@ -2,9 +2,9 @@
 //! later, together.
 //!
 //! A write for each of ten thousand access lines a second cost the router a fifth of its CPU, and its threads waited for
-//! each other. From the first access line on a thread of its own writes all lines, in their order: who asks for a line to be written at
-//! once waits for that, and not for long. A log that nobody reads, a full pipe, must not stop a server: what does not find room is
-//! dropped and counted. A process that is killed loses the access lines of its last [`LATE`]. Caller: `line`.
+//! each other. A thread of its own writes all lines, in their order: who asks for a line to be written at
+//! once waits for that, and not for long. A log that nobody reads, a full pipe, must not stop a server: what does not find room, or
+//! cannot be written, is dropped and counted. A process that is killed loses the access lines of its last [`LATE`]. Caller: `line`.
 
 use std::io::{self, Write};
 use std::sync::{Arc, OnceLock, Weak};
@@ -45,7 +45,7 @@ struct Shared {
     queued: Condvar,
     /// Something was written.
     written: Condvar,
-    /// Started by the first access line: most programs have none.
+    /// Started by the first line.
     thread: OnceLock<bool>,
     dropped: Counter,
 }
@@ -93,8 +93,12 @@ impl Shared {
         output.flush()
     }
 
+    fn has_thread(self: &Arc<Self>) -> bool {
+        *self.thread.get_or_init(|| start(Arc::downgrade(self)))
+    }
+
     fn access(self: &Arc<Self>, line: &[u8]) -> io::Result<()> {
-        if !*self.thread.get_or_init(|| start(Arc::downgrade(self))) {
+        if !self.has_thread() {
             return self.write(line);
         }
         let mut queue = self.queue.lock();
@@ -110,8 +114,8 @@ impl Shared {
         Ok(())
     }
 
-    fn at_once(&self, line: &[u8]) -> io::Result<()> {
-        if self.thread.get() != Some(&true) {
+    fn at_once(self: &Arc<Self>, line: &[u8]) -> io::Result<()> {
+        if !self.has_thread() {
             return self.write(line);
         }
         if self.queue.lock().add(line, MOST + RESERVED) {
@@ -175,16 +179,16 @@ fn start(shared: Weak<Shared>) -> bool {
         while let Some(shared) = shared.upgrade() {
             let lines = shared.next();
             if !lines.is_empty() {
-                // Nobody can be told of a log that cannot be written.
-                let _ = shared.write(&lines);
+                // Nobody can be told of it by the log. Some of them may have been written.
+                if shared.write(&lines).is_err() {
+                    let lost = lines.split_inclusive(|byte| *byte == b'\n').count();
+                    shared.dropped.inc_by(lost as u64);
+                }
                 shared.wrote(lines.len());
             }
         }
     };
-    std::thread::Builder::new()
-        .name("access-log".to_owned())
-        .spawn(run)
-        .is_ok()
+    std::thread::Builder::new().name("log".to_owned()).spawn(run).is_ok()
 }
 
 /// Writes one line.

@@ -249,7 +249,9 @@ async fn a_log_that_nobody_reads_stops_nobody_and_loses_what_finds_no_room() {
             tracing::info!(target: ACCESS, n, path = "/api/v1/namespaces/default/pods", "request");
         }
         tracing::warn!("it has room of its own");
+        let begun = std::time::Instant::now();
         tracing::warn!("nor does it wait");
+        assert!(begun.elapsed() < Duration::from_millis(900), "as nobody reads the log");
     });
     drop(stuck);
     telemetry.shutdown().await;

@@ -95,7 +95,7 @@ async fn haproxy(scripted: &mut Scripted, mut by: Vec<String>) -> anyhow::Result
 async fn count(subject: &Subject, tool: Tool, folder: &Path, requests: usize) -> anyhow::Result<InstructionsRow> {
     let pid = subject.proxy.context("nothing stands between client and server")?;
     let client = Client::connected(subject.route.clone(), 1).await?;
-    client.warm(POD, requests.min(WARM), 1).await?;
+    client.warm(POD, requests.min(WARM), AT_ONCE).await?;
     let each = usage::count(requests);
     let counting = tool.count(pid, folder)?;
     client.burst(POD, requests, 1).await?;

@@ -147,7 +147,7 @@ mod tests {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
         assert!(text.contains("router - HAProxy"), "{text}");
         assert_eq!(words(&line("TLS")), "TLS 60 30.0 % 50 50.0 % 10.0 %");
-        assert_eq!(words(&line("its own")), "its own 140 70.0 % 50 50.0 % 90.0 %");
+        assert_eq!(words(&line("all else")), "all else 140 70.0 % 50 50.0 % 90.0 %");
     }
 
     #[test]
