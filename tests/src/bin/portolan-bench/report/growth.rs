@@ -30,7 +30,7 @@ pub(crate) struct GrowthTable {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct GrowthRow {
     pub(crate) size: usize,
-    /// Of one GET, without what the router does in that time anyway.
+    /// Of one GET, without what the router does in that time anyway; not a number, as `idle`, where it could not be counted.
     pub(crate) instructions: f64,
     /// A second, without requests.
     pub(crate) idle: f64,
@@ -69,9 +69,14 @@ impl GrowthTable {
         let _ = write!(text, "{name:30}");
         let points: Vec<_> = self.rows.iter().map(|row| (count(row.size), value(row))).collect();
         for (_, value) in &points {
-            let _ = write!(text, "{value:>12.decimals$}");
+            let _ = if value.is_nan() {
+                write!(text, "{:>12}", "-")
+            } else {
+                write!(text, "{value:>12.decimals$}")
+            };
         }
-        let _ = writeln!(text, "  {}", law(&points));
+        let known: Vec<_> = points.into_iter().filter(|(_, value)| !value.is_nan()).collect();
+        let _ = writeln!(text, "  {}", law(&known));
     }
 }
 
@@ -106,6 +111,23 @@ mod tests {
         assert_eq!(law(&[(1.0, 100.0), (10.0, 104.0), (100.0, 101.0)]), "flat within 4.0 %");
         assert!(!law(&[(1.0, 100.0), (10.0, 106.0)]).contains("flat"));
         assert_eq!(law(&[]), "");
+    }
+
+    #[test]
+    fn what_was_not_counted_is_left_out() {
+        let row = |size, instructions| GrowthRow {
+            size,
+            instructions,
+            ..GrowthRow::default()
+        };
+        let table = GrowthTable {
+            of: "members",
+            rows: vec![row(1, 100.0), row(10, 101.0), row(100, f64::NAN)],
+        };
+        let mut text = String::new();
+        table.write(&mut text);
+        let line = text.lines().find(|line| line.starts_with("instructions")).unwrap();
+        assert!(line.ends_with("-  flat within 1.0 %"), "{line}");
     }
 
     #[test]
