@@ -226,7 +226,6 @@ impl Parts {
             reborn: false,
             confirmed: Instant::now(),
             memo: Memo::default(),
-            computed: Duration::ZERO,
         }
     }
 

@@ -104,8 +104,6 @@ pub(crate) struct Distributor {
     /// When it was last confirmed that the ledger is this hub's still.
     pub(crate) confirmed: Instant,
     pub(crate) memo: Memo,
-    /// What the run under way has taken so far, but for writes.
-    pub(crate) computed: Duration,
 }
 
 impl Distributor {
@@ -130,15 +128,15 @@ impl Distributor {
             alarms.facts.mark_unchanged();
             alarms.acks.mark_unchanged();
             let seen = self.acks.released(state.ledger.releasing());
-            let mut released = dwells.observe(seen, state.run, Instant::now());
+            let begun = Instant::now();
+            let mut released = dwells.observe(seen, state.run, begun);
             released.saying_epochs = self.acks.say_epochs(state.ledger.releasing());
-            let now = Instant::now();
-            self.index.read(|facts| crossings.observe(facts, &state.ledger, now));
-            released.over = crossings.over(&self.acks, &state.ledger, now);
+            self.index.read(|facts| crossings.observe(facts, &state.ledger, begun));
+            released.over = crossings.over(&self.acks, &state.ledger, begun);
             released.given_up = crossings.given_up();
             released.locks_are_handed_over = self.acks.hand_locks_over();
             released.away = self.acks.lock_users_away();
-            released.locks = locks.observe(&state, &self.acks, now);
+            released.locks = locks.observe(&state, &self.acks, begun);
             // Faults that have ended by then are over in what is published from here on.
             let now = Timestamp::now();
             if writes.have_failed() {
@@ -166,10 +164,9 @@ impl Distributor {
                 || writes.have_failed()
                 || !self.ledger.is_due();
             let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);
-            let (ended, rest) = (Instant::now(), std::mem::take(&mut self.computed));
+            let rested = Instant::now() + begun.elapsed().min(REST_MAX);
             self.wait(&mut alarms, waiting, (now, look)).await?;
-            let rest = rest.min(REST_MAX).saturating_sub(ended.elapsed());
-            tokio::time::sleep(SETTLE.max(rest)).await;
+            tokio::time::sleep_until(rested.max(Instant::now() + SETTLE)).await;
         }
     }
 
@@ -215,7 +212,6 @@ impl Distributor {
             Arc::make_mut(&mut before.ledger).skip_to(self.ledger.view_revision());
         }
         let (settings, memo) = (&self.settings, &mut self.memo);
-        let started = Instant::now();
         let mut next = self.index.read(|facts| {
             let given = Given {
                 facts,
@@ -226,7 +222,6 @@ impl Distributor {
             };
             decide(given, memo)
         });
-        self.computed += started.elapsed();
         next.state.cursor_format = self.acks.cursor_format(before.cursor_format);
         let known = before.ledger.view_revision();
         if self.is_set_back(&before.incarnation, known) {
@@ -248,12 +243,10 @@ impl Distributor {
     }
 
     /// What was decided last, by the facts as they are now.
-    fn publish_again(&mut self, decided: &mut Option<Decided>, state: &mut State) {
+    fn publish_again(&self, decided: &mut Option<Decided>, state: &mut State) {
         if let Some(decided) = decided {
             if !self.is_cut_off() {
-                let started = Instant::now();
                 self.publish(decided, state.run + 1);
-                self.computed += started.elapsed();
             }
             *state = decided.state.clone();
         }

@@ -444,7 +444,6 @@ pub(crate) async fn distributor(
         reborn: false,
         confirmed: Instant::now(),
         memo: Memo::default(),
-        computed: Duration::ZERO,
     };
     (distributor, stored)
 }
