@@ -184,6 +184,9 @@ impl Own {
     }
 }
 
+// Most are compared with themselves, run by run: of an `Eq` an `Arc` looks at the place first.
+impl Eq for Own {}
+
 impl PartialEq for Own {
     fn eq(&self, other: &Self) -> bool {
         let mut both = self.0.iter().zip(&other.0);
