@@ -258,6 +258,20 @@ fn what_was_promised_until_a_release_is_judged_again_after_it() {
     play(&[all(3), Step::Root(1), all(0), of_its_team, acknowledged, nothing]);
 }
 
+/// The law below found it false once.
+#[test]
+fn a_member_that_goes_after_another_was_closed_to_a_shard_changes_nothing_there() {
+    let apply = Step::Apply(0, vec![(3, Some(vec![2]))]);
+    let acknowledged = Step::Acknowledged(0, false, false);
+    play(&[
+        Step::MayFence(3, true),
+        apply,
+        Step::Close(3, 2, false),
+        Step::Gone(0),
+        acknowledged,
+    ]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
