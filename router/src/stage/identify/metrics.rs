@@ -70,34 +70,27 @@ impl IdentifyMetrics {
     }
 
     pub(crate) fn outcome(&self, told: Identified) {
-        let make = || {
-            let outcome = told.as_str();
-            (told, self.outcomes.get_or_create_owned(&OutcomeLabels { outcome }))
-        };
-        self.recent_outcomes.tell(
-            |known| *known == told,
-            make,
-            |series| {
-                series.inc();
-            },
-        );
+        let outcome = told.as_str();
+        count(&self.recent_outcomes, told, || {
+            self.outcomes.get_or_create_owned(&OutcomeLabels { outcome })
+        });
     }
 
     pub(crate) fn source(&self, told: AnswerSource) {
-        let make = || {
-            let source = told.as_str();
-            (told, self.sources.get_or_create_owned(&SourceLabels { source }))
-        };
-        self.recent_sources.tell(
-            |known| *known == told,
-            make,
-            |series| {
-                series.inc();
-            },
-        );
+        let source = told.as_str();
+        count(&self.recent_sources, told, || {
+            self.sources.get_or_create_owned(&SourceLabels { source })
+        });
     }
 
     pub(crate) fn kept(&self, entries: u64) {
         self.kept.set(i64::try_from(entries).unwrap_or(i64::MAX));
     }
+}
+
+fn count<T: Copy + PartialEq>(recent: &Recent<T, Counter>, told: T, series: impl FnOnce() -> Counter) {
+    let add = |series: &Counter| {
+        series.inc();
+    };
+    recent.tell(|known| *known == told, || (told, series()), add);
 }
