@@ -107,7 +107,7 @@ impl Cause {
             "edge::completion",
         ]) {
             Self::Telemetry
-        } else if names(&["portolan", "portolan_bench"]) {
+        } else if names(&["portolan"]) {
             Self::Own
         } else if names(&["hyper::", "hyper_util", "http::", "http_body", "bytes::", "httparse"]) || starts(&["http_"])
         {
@@ -122,18 +122,18 @@ impl Cause {
 
 /// Instructions of a callgrind file by cause.
 pub(crate) fn causes(text: &str) -> BTreeMap<Cause, f64> {
-    let mut known = Names::default();
+    let (mut objects, mut functions) = (HashMap::new(), HashMap::new());
     let (mut object, mut cause, mut of_call) = (String::new(), Cause::Own, false);
     let mut sums = BTreeMap::new();
     for line in text.lines() {
         if let Some(name) = line.strip_prefix("ob=") {
-            object = known.objects(name);
+            object = resolve(&mut objects, name);
         } else if let Some(name) = line.strip_prefix("fn=") {
-            cause = Cause::of(&object, &known.functions(name));
+            cause = Cause::of(&object, &resolve(&mut functions, name));
         } else if let Some(name) = line.strip_prefix("cob=") {
-            known.objects(name);
+            resolve(&mut objects, name);
         } else if let Some(name) = line.strip_prefix("cfn=") {
-            known.functions(name);
+            resolve(&mut functions, name);
         } else if line.starts_with("calls=") {
             // The next line is what the callee cost, which counts there.
             of_call = true;
@@ -147,23 +147,7 @@ pub(crate) fn causes(text: &str) -> BTreeMap<Cause, f64> {
     sums
 }
 
-/// Names that are written out once, and by a number after that.
-#[derive(Default)]
-struct Names {
-    objects: HashMap<String, String>,
-    functions: HashMap<String, String>,
-}
-
-impl Names {
-    fn objects(&mut self, text: &str) -> String {
-        resolve(&mut self.objects, text)
-    }
-
-    fn functions(&mut self, text: &str) -> String {
-        resolve(&mut self.functions, text)
-    }
-}
-
+/// A name is written out once, and is a number after that.
 fn resolve(known: &mut HashMap<String, String>, text: &str) -> String {
     let (number, name) = text.split_once(' ').unwrap_or((text, ""));
     if !name.is_empty() {
