@@ -141,8 +141,9 @@ hostile: testbed ## every attack by itself, then all of them for SIEGE seconds (
 	$(CARGO) test $(ALL) --test hostile
 	PORTOLAN_SIEGE_SECONDS=$(or $(SIEGE),600) $(CARGO) test $(ALL) --test hostile_siege -- --nocapture
 
-reconnects: testbed ## CLIENTS (5000) after a restart of their router: of one caller, of as many replicas, of a tenth as many operators
-	PORTOLAN_RECONNECTS=$(or $(CLIENTS),5000) RUST_TEST_THREADS=1 $(CARGO) test $(ALL) --test reconnects -- --nocapture
+reconnects: testbed ## CLIENTS (5000) after a restart of their router: of one caller, of 250 replicas, of a tenth as many operators (release build)
+	$(CARGO) build $(OPTIMISED)
+	PORTOLAN_PROGRAMS="$(abspath $(PROFILE_DIR))/release" PORTOLAN_RECONNECTS=$(or $(CLIENTS),5000) RUST_TEST_THREADS=1 $(CARGO) test $(ALL) --test reconnects -- --nocapture
 
 policies: testbed ## DOCUMENTS (1000) random policies under load (PORTOLAN_SEED=<seed> draws the same), and a limit that two routers share for SHARED seconds (60)
 	PORTOLAN_POLICY_DOCUMENTS=$(or $(DOCUMENTS),1000) $(CARGO) test $(ALL) --test policies_random -- --nocapture

@@ -7,18 +7,26 @@ use anyhow::{Context as _, bail, ensure};
 
 /// The file of a program of this workspace, built by `make programs`.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {
-    let mut dir = std::env::current_exe().context("cannot tell where this program is")?;
-    dir.pop();
-    if dir.ends_with("deps") {
-        dir.pop();
-    }
-    let file = dir.join(name);
+    let file = folder()?.join(name);
     ensure!(
         file.is_file(),
         "{} is not built: run `make programs`, or cargo build -p for its package",
         file.display()
     );
     Ok(file)
+}
+
+/// `PORTOLAN_PROGRAMS`, for tests of programs that are built otherwise than the test; else where the test is.
+fn folder() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("PORTOLAN_PROGRAMS") {
+        return Ok(dir.into());
+    }
+    let mut dir = std::env::current_exe().context("cannot tell where this program is")?;
+    dir.pop();
+    if dir.ends_with("deps") {
+        dir.pop();
+    }
+    Ok(dir)
 }
 
 /// A path as a command-line argument.
