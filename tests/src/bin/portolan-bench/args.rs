@@ -14,6 +14,9 @@ pub(crate) struct RunArgs {
     /// Only this place
     #[arg(long, value_name = "PLACE")]
     pub(crate) only: Option<Place>,
+    /// Of the table of peers only these rows, for example --rows gets,events
+    #[arg(long, value_name = "ROWS", value_delimiter = ',')]
+    pub(crate) rows: Vec<PeerRows>,
     /// Rounds in which the subjects take turns
     #[arg(long, default_value_t = 5)]
     pub(crate) rounds: usize,
@@ -23,7 +26,7 @@ pub(crate) struct RunArgs {
     /// GETs a second of the latency rows
     #[arg(long, default_value_t = 1_000)]
     pub(crate) rate: u32,
-    /// Seconds of one subject in one round of the latency rows
+    /// Seconds of one subject in one round of the latency rows, and of events beside peers
     #[arg(long, default_value_t = 6)]
     pub(crate) latency_seconds: u32,
     /// Idle watches at the backend
@@ -124,4 +127,22 @@ pub(crate) enum Place {
     Instructions,
     /// What grows with members, callers and rules; only if it is named
     Growth,
+}
+
+/// Rows of the table of peers that are measured together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum PeerRows {
+    /// GETs as fast as they are answered, and at a fixed pace
+    Gets,
+    /// The same by client-go
+    Go,
+    /// Events of many watches of one member
+    Events,
+    /// Events of watches that are merged of several
+    Merged,
+    Lists,
+    /// Memory of idle watches
+    Watches,
+    Reconnects,
+    Starts,
 }

@@ -1,7 +1,7 @@
-//! What a GET costs the router beside a plain hyper forwarder, in instructions, in the same run and by the same tool.
+//! What a GET and an event cost the router beside a plain hyper forwarder, in instructions, in the same run and by the same tool.
 //!
-//! With a Pod of 4 KiB and a token of 1 KB; one request at a time, and some at once, where wake-ups are shared. HAProxy stands beside
-//! them if it is in `PATH`, and callgrind tells by cause what each spends. Caller: `run`, which fails if the router costs more than it
+//! With a Pod of 4 KiB and a token of 1 KB; one request at a time, and some at once, where wake-ups are shared. Events of 3 KB come
+//! so slowly that each has a wake-up of its own. HAProxy stands beside them if it is in `PATH`, and callgrind tells by cause what each spends. Caller: `run`, which fails if the router costs more than it
 //! may.
 
 use std::path::Path;
@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use crate::backend::POD;
 use crate::counter::{NEVER_SHED, Tool};
 use crate::load::{Client, Route};
+use crate::peers::events::{Amount, Watching};
 use crate::peers::foreign::{Foreign, Kind, Way};
 use crate::peers::lanes::quiet;
 use crate::place::Subject;
@@ -20,6 +21,9 @@ use crate::usage;
 
 /// Connections and caches are as they are for long when it is counted.
 const WARM: usize = 300;
+const WATCHES: usize = 20;
+/// Over all watches: under valgrind, too, each is over before the next.
+const EVENTS_PER_SECOND: u64 = 100;
 
 pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> anyhow::Result<InstructionsSection> {
     let tool = Tool::choose()?;
@@ -31,6 +35,8 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
         router_by: tool.wrapper(folder.path()),
         forwarder_by: tool.wrapper(folder.path()),
         token_bytes: TOKEN_BYTES,
+        // The one that events are of.
+        pods: 1,
         ..What::default()
     };
     let mut scripted = Scripted::of(what).await?;
@@ -60,16 +66,29 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
         let route = scripted.to_server(&haproxy.address.to_string());
         subjects.push(subject("HAProxy", route, haproxy.child.pid()));
     }
+    let members = scripted.direct_routes().await?;
+    let events = Amount {
+        watches: WATCHES,
+        watches_per_connection: WATCHES,
+        rate: EVENTS_PER_SECOND,
+        seconds: (requests as u64 / EVENTS_PER_SECOND).max(1),
+    };
     let mut section = InstructionsSection {
         tool: tool.name(),
         requests,
+        events: usize::try_from(events.rate * events.seconds)?,
         ..InstructionsSection::default()
     };
     for subject in subjects {
         let subject = subject?;
         step(&format!("instructions: {}", subject.name));
-        let row = count(&subject, tool, folder.path(), requests).await;
-        section.add(row.with_context(|| subject.name)?, subject.name.starts_with("router"));
+        let row = async {
+            let mut row = count(&subject, tool, folder.path(), requests).await?;
+            row.event = count_events(&subject, tool, folder.path(), (&members, events)).await?;
+            anyhow::Ok(row)
+        };
+        let row = row.await.with_context(|| subject.name)?;
+        section.add(row, subject.name.starts_with("router"));
     }
     Ok(section)
 }
@@ -103,11 +122,29 @@ async fn count(subject: &Subject, tool: Tool, folder: &Path, requests: usize) ->
     let counting = tool.count(pid, folder)?;
     client.burst(POD, requests, AT_ONCE).await?;
     let at_once = counting.end()?.instructions / each;
-    let mut row = InstructionsRow::new(subject.name, alone.instructions / each, at_once);
+    let mut row = InstructionsRow {
+        name: subject.name,
+        alone: alone.instructions / each,
+        at_once,
+        ..InstructionsRow::default()
+    };
     row.causes = alone
         .causes
         .into_iter()
         .map(|(cause, sum)| (cause, sum / each))
         .collect();
     Ok(row)
+}
+
+async fn count_events(
+    subject: &Subject,
+    tool: Tool,
+    folder: &Path,
+    (members, amount): (&[Route], Amount),
+) -> anyhow::Result<f64> {
+    let pid = subject.proxy.context("nothing stands between client and server")?;
+    let watching = Watching::begin(&subject.route, members, amount).await?;
+    let counting = tool.count(pid, folder)?;
+    let events = watching.hear_all().await?;
+    Ok(counting.end()?.instructions / usage::count(events))
 }

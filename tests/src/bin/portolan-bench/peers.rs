@@ -4,7 +4,7 @@
 //! What the rows mean: `tests/BENCHMARKS.md`. Callers' view of the router is the merged one; rows of the explicit view have their
 //! own names.
 
-mod events;
+pub(crate) mod events;
 pub(crate) mod foreign;
 mod golang;
 pub(crate) mod lanes;
@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use self::golang::Asking;
 use self::lanes::{Lane, Lanes, View};
 use self::rows::Rows;
-use crate::args::RunArgs;
+use crate::args::{PeerRows, RunArgs};
 use crate::backend::{POD, PODS};
 use crate::cores::Cores;
 use crate::counter::NEVER_SHED;
@@ -63,7 +63,7 @@ impl Amount {
                 watches: few(1_000, 10),
                 watches_per_connection: args.watches_per_connection.max(1),
                 rate: if args.quick { 100 } else { 10_000 },
-                seconds: if args.quick { 2 } else { 10 },
+                seconds: u64::from(if args.quick { 2 } else { args.latency_seconds.max(1) }),
             },
             clients: few(5_000, 20),
             pods: few(50_000, 500),
@@ -83,25 +83,42 @@ pub(crate) async fn run(args: &RunArgs, step: fn(&str)) -> anyhow::Result<PeersS
         // Whether it works is to be seen on a machine that is too busy to measure on, too.
         flags.push(NEVER_SHED.to_owned());
     }
+    let wanted = |rows| args.rows.is_empty() || args.rows.contains(&rows);
     let mut lanes = Lanes::start(&cores, &flags, 1, amount.pods).await?;
     let mut rows = Rows::new(lanes.columns());
-    gets(&mut lanes, amount.place, &mut rows, step).await?;
-    step("peers: GETs by a Go client");
-    by_go(&mut lanes, amount.place, &mut rows).await?;
-    step("peers: events");
-    events(&mut lanes, amount.events, &mut rows).await?;
-    step("peers: lists");
-    lists(&mut lanes, amount, &mut rows).await?;
-    step("peers: idle watches");
-    watches(&mut lanes, amount.place, &mut rows).await?;
-    step("peers: reconnects");
-    reconnects(&mut lanes, amount.clients, &mut rows).await?;
-    step("peers: starts");
-    starts(&mut lanes, amount.starts, &mut rows).await?;
+    if wanted(PeerRows::Gets) {
+        gets(&mut lanes, amount.place, &mut rows, step).await?;
+    }
+    if wanted(PeerRows::Go) {
+        step("peers: GETs by a Go client");
+        by_go(&mut lanes, amount.place, &mut rows).await?;
+    }
+    if wanted(PeerRows::Events) {
+        step("peers: events");
+        events(&mut lanes, amount, &mut rows).await?;
+    }
+    if wanted(PeerRows::Lists) {
+        step("peers: lists");
+        lists(&mut lanes, amount, &mut rows).await?;
+    }
+    if wanted(PeerRows::Watches) {
+        step("peers: idle watches");
+        watches(&mut lanes, amount.place, &mut rows).await?;
+    }
+    if wanted(PeerRows::Reconnects) {
+        step("peers: reconnects");
+        reconnects(&mut lanes, amount.clients, &mut rows).await?;
+    }
+    if wanted(PeerRows::Starts) {
+        step("peers: starts");
+        starts(&mut lanes, amount.starts, &mut rows).await?;
+    }
     drop(lanes);
-    step("peers: events over several members");
-    let mut several = Lanes::start(&cores, &flags, LEGS, 1).await?;
-    events_merged(&mut several, amount.events, &mut rows).await?;
+    if wanted(PeerRows::Merged) {
+        step("peers: events over several members");
+        let mut several = Lanes::start(&cores, &flags, LEGS, 1).await?;
+        events_merged(&mut several, amount, &mut rows).await?;
+    }
     Ok(rows.section())
 }
 
@@ -163,22 +180,31 @@ async fn by_go(lanes: &mut Lanes, amount: place::Amount, rows: &mut Rows) -> any
     Ok(())
 }
 
-async fn events(lanes: &mut Lanes, amount: events::Amount, rows: &mut Rows) -> anyhow::Result<()> {
+/// Taking turns.
+async fn events(lanes: &mut Lanes, amount: Amount, rows: &mut Rows) -> anyhow::Result<()> {
     let members = lanes.members().await?;
-    for (lane, view, subject) in subjects(lanes).await? {
-        let cpu = events::cpu(&subject, &members, amount).await;
-        rows.heard(lane, view, amount, cpu.with_context(|| subject.name)?);
+    let subjects = subjects(lanes).await?;
+    let all: Vec<_> = subjects.iter().map(|(_, _, subject)| subject).collect();
+    let cpu = events::cpu(&all, &members, amount.events, amount.place.rounds).await?;
+    for ((lane, view, _), cpu) in subjects.iter().zip(cpu) {
+        rows.heard(*lane, *view, amount.events, cpu);
     }
     Ok(())
 }
 
-async fn events_merged(lanes: &mut Lanes, amount: events::Amount, rows: &mut Rows) -> anyhow::Result<()> {
+/// As [`events`], of routers that have several members.
+async fn events_merged(lanes: &mut Lanes, amount: Amount, rows: &mut Rows) -> anyhow::Result<()> {
     let members = lanes.members().await?;
-    for lane in [Lane::Router, Lane::Quiet] {
+    let mut subjects = Vec::new();
+    let routers = [Lane::Router, Lane::Quiet];
+    for lane in routers {
         lanes.child(lane)?.ready().await?;
-        let subject = lanes.subject(lane, View::Merged).await?;
-        let cpu = events::cpu(&subject, &members, amount).await;
-        rows.heard_merged(lane, LEGS, cpu.with_context(|| subject.name)?);
+        subjects.push(lanes.subject(lane, View::Merged).await?);
+    }
+    let all: Vec<_> = subjects.iter().collect();
+    let cpu = events::cpu(&all, &members, amount.events, amount.place.rounds).await?;
+    for (lane, cpu) in routers.into_iter().zip(cpu) {
+        rows.heard_merged(lane, LEGS, cpu);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use http::header::{ACCEPT, AUTHORIZATION};
 use http::{HeaderMap, HeaderValue};
 
-use crate::load::{self, Client, Route, Timings};
+use crate::load::{self, Client, Route};
 use crate::report::{GetRow, LatencyRow, WatchRow};
 use crate::usage::{self, count};
 
@@ -118,21 +118,20 @@ pub(crate) async fn gets(subjects: &[Subject], server: i32, path: &str, amount: 
 /// GETs at a fixed pace.
 pub(crate) async fn latencies(subjects: &[Subject], path: &str, amount: Amount) -> anyhow::Result<Vec<LatencyRow>> {
     let clients = warm(subjects, path, amount).await?;
-    let mut all = vec![Timings::default(); subjects.len()];
+    let mut all = vec![(Vec::new(), Vec::new()); subjects.len()];
     for _ in 0..amount.rounds {
-        for ((subject, client), sum) in subjects.iter().zip(&clients).zip(&mut all) {
+        for ((subject, client), (p50, p99)) in subjects.iter().zip(&clients).zip(&mut all) {
             let timings = client.paced(path, amount.rate, amount.paced).await;
-            sum.latencies.extend(timings.with_context(|| subject.name)?.latencies);
+            let timings = timings.with_context(|| subject.name)?;
+            p50.push(timings.quantile(500));
+            p99.push(timings.quantile(990));
         }
     }
-    for sum in &mut all {
-        sum.latencies.sort_unstable();
-    }
-    let milliseconds = |timings: &Timings, thousandths| timings.quantile(thousandths).as_secs_f64() * 1000.0;
-    let of = |timings: &Timings| (milliseconds(timings, 500), milliseconds(timings, 990));
+    // Of rounds the median: one in which the machine stood still would be all that is seen.
+    let of = |(p50, p99): &(Vec<Duration>, Vec<Duration>)| (median(p50) * 1000.0, median(p99) * 1000.0);
     let direct = all.first().map(of).unwrap_or_default();
-    let row = |(subject, timings): (&Subject, &Timings)| {
-        let (p50, p99) = of(timings);
+    let row = |(subject, rounds): (&Subject, &(Vec<Duration>, Vec<Duration>))| {
+        let (p50, p99) = of(rounds);
         LatencyRow {
             name: subject.name,
             p50,
@@ -142,6 +141,13 @@ pub(crate) async fn latencies(subjects: &[Subject], path: &str, amount: Amount) 
         }
     };
     Ok(subjects.iter().zip(&all).map(row).collect())
+}
+
+/// Seconds; of none 0.
+fn median(all: &[Duration]) -> f64 {
+    let mut all = all.to_vec();
+    all.sort_unstable();
+    all.get(all.len() / 2).map_or(0.0, Duration::as_secs_f64)
 }
 
 /// Memory per idle watch, and that all of them are alive: each tells of one event.

@@ -1,4 +1,4 @@
-//! Rows of what a GET costs router and plain forwarder in instructions, their table, and the bound that they may be held to.
+//! Rows of what a GET and an event cost router and plain forwarder in instructions, their table, and the bound that they may be held to.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,13 +11,15 @@ use crate::counter::Cause;
 /// Requests at a time in the second column.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// One GET of a Pod, by who forwards it.
+/// One GET of a Pod and one event of a watch, by who forwards it.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct InstructionsSection {
     /// What counted.
     pub(crate) tool: &'static str,
     /// GETs of each row and column.
     pub(crate) requests: usize,
+    /// The same of the last column.
+    pub(crate) events: usize,
     /// The first is what the others are compared with.
     pub(crate) rows: Vec<InstructionsRow>,
 }
@@ -28,40 +30,31 @@ pub(crate) struct InstructionsRow {
     /// One request at a time.
     pub(crate) alone: f64,
     pub(crate) at_once: f64,
+    /// Of an event that comes by itself.
+    pub(crate) event: f64,
     /// Over the first row's.
     pub(crate) alone_ratio: f64,
     pub(crate) at_once_ratio: f64,
+    pub(crate) event_ratio: f64,
     /// The router as users run it: held to the bound.
     pub(crate) bound: bool,
     /// Of `alone`, where the tool knows functions.
     pub(crate) causes: BTreeMap<Cause, f64>,
 }
 
-impl InstructionsRow {
-    pub(crate) fn new(name: &'static str, alone: f64, at_once: f64) -> Self {
-        Self {
-            name,
-            alone,
-            at_once,
-            ..Self::default()
-        }
-    }
-}
-
 impl InstructionsSection {
     /// One more row, compared with the first.
     pub(crate) fn add(&mut self, mut row: InstructionsRow, bound: bool) {
-        let (alone, at_once) = self
-            .rows
-            .first()
-            .map_or((row.alone, row.at_once), |first| (first.alone, first.at_once));
+        let first = self.rows.first().unwrap_or(&row);
+        let (alone, at_once, event) = (first.alone, first.at_once, first.event);
         row.alone_ratio = row.alone / alone;
         row.at_once_ratio = row.at_once / at_once;
+        row.event_ratio = row.event / event;
         row.bound = bound;
         self.rows.push(row);
     }
 
-    /// Fails if the router with its defaults costs more than `most` times what the first row does, in either column.
+    /// Fails if the router with its defaults costs more than `most` times what the first row does, in either column of GETs.
     pub(crate) fn check(&self, most: f64) -> anyhow::Result<()> {
         let bound = self.rows.iter().filter(|row| row.bound);
         let ratios = bound.map(|row| (row.name, row.alone_ratio.max(row.at_once_ratio)));
@@ -77,27 +70,29 @@ impl InstructionsSection {
     pub(super) fn write(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "\nInstructions of one GET of 4 KiB with a token of 1 KB, {} GETs each, by {}",
-            self.requests, self.tool
+            "\nInstructions of one GET of 4 KiB with a token of 1 KB, {} GETs each, and of one event of 3 KB, {} each, by {}",
+            self.requests, self.events, self.tool
         );
         let at_once = format!("{AT_ONCE} at a time");
         let _ = writeln!(
             text,
-            "{:28}{:>14}{:>12}{at_once:>16}{:>12}",
-            "", "one at a time", "/ hyper", "/ hyper"
+            "{:28}{:>14}{:>12}{at_once:>16}{:>12}{:>14}{:>12}",
+            "", "one at a time", "/ hyper", "/ hyper", "an event", "/ hyper"
         );
         for row in &self.rows {
             let InstructionsRow {
                 name,
                 alone,
                 at_once,
+                event,
                 alone_ratio,
                 at_once_ratio,
+                event_ratio,
                 ..
             } = row;
             let _ = writeln!(
                 text,
-                "{name:28}{alone:>14.0}{alone_ratio:>12.2}{at_once:>16.0}{at_once_ratio:>12.2}"
+                "{name:28}{alone:>14.0}{alone_ratio:>12.2}{at_once:>16.0}{at_once_ratio:>12.2}{event:>14.0}{event_ratio:>12.2}"
             );
         }
         self.write_causes(text);
@@ -133,11 +128,21 @@ impl InstructionsSection {
 mod tests {
     use super::*;
 
+    fn row(name: &'static str, alone: f64, at_once: f64, event: f64) -> InstructionsRow {
+        InstructionsRow {
+            name,
+            alone,
+            at_once,
+            event,
+            ..InstructionsRow::default()
+        }
+    }
+
     #[test]
     fn what_stands_between_two_is_told_by_cause() {
         let mut section = InstructionsSection::default();
         for (name, tls, own) in [("router", 60.0, 140.0), ("HAProxy", 50.0, 50.0)] {
-            let mut row = InstructionsRow::new(name, tls + own, 1.0);
+            let mut row = row(name, tls + own, 1.0, 1.0);
             row.causes = [(Cause::Tls, tls), (Cause::Own, own)].into();
             section.add(row, name == "router");
         }
@@ -153,9 +158,9 @@ mod tests {
     #[test]
     fn the_router_is_held_to_its_bound_in_both_columns() {
         let mut section = InstructionsSection::default();
-        section.add(InstructionsRow::new("plain hyper", 100.0, 50.0), false);
-        section.add(InstructionsRow::new("router", 120.0, 75.0), true);
-        section.add(InstructionsRow::new("something else", 900.0, 900.0), false);
+        section.add(row("plain hyper", 100.0, 50.0, 10.0), false);
+        section.add(row("router", 120.0, 75.0, 99.0), true);
+        section.add(row("something else", 900.0, 900.0, 9.0), false);
         assert!((section.rows[1].alone_ratio - 1.2).abs() < 1e-9);
         section.check(1.5).unwrap();
         let error = section.check(1.4).unwrap_err().to_string();
