@@ -5,11 +5,16 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::LazyLock;
 
+use memchr::arch::all::packedpair::HeuristicFrequencyRank;
+use memchr::memmem::{Finder, FinderBuilder};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::wire;
+
+mod written;
 
 /// The annotation of the bookmark that ends the initial events of a watch-list.
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -34,9 +39,24 @@ pub struct ObjectMeta<'a> {
     pub initial_events_end: bool,
 }
 
+/// Whether no more of an object need be read than its metadata, with what came before.
+type Enough<'a> = fn(&ObjectMeta<'a>) -> bool;
+
+fn types_known(meta: &ObjectMeta<'_>) -> bool {
+    !meta.kind.is_empty() && !meta.api_version.is_empty()
+}
+
+impl ObjectMeta<'_> {
+    /// Whether it is told of an object in a namespace all that can be.
+    fn is_complete(&self) -> bool {
+        let texts = [&self.name, &self.namespace, &self.uid, &self.resource_version];
+        !texts.iter().any(|text| text.is_empty())
+    }
+}
+
 /// Reads a JSON object, no further than it must: an object that breaks behind its metadata may pass.
 pub fn json(object: &[u8]) -> Option<ObjectMeta<'_>> {
-    json_until(object, |meta| !meta.kind.is_empty() && !meta.api_version.is_empty())
+    json_until(object, types_known)
 }
 
 /// Reads a JSON object in a list, where the type may be left out: reads no further than its metadata.
@@ -44,8 +64,8 @@ pub fn json_item(object: &[u8]) -> Option<ObjectMeta<'_>> {
     json_until(object, |_| true)
 }
 
-fn json_until<'a>(object: &'a [u8], enough: fn(&ObjectMeta<'a>) -> bool) -> Option<ObjectMeta<'a>> {
-    let meta = json_while(object, enough)?;
+fn json_until<'a>(object: &'a [u8], enough: Enough<'a>) -> Option<ObjectMeta<'a>> {
+    let meta = written::json(object, enough).or_else(|| json_while(object, enough))?;
     if is_all_said(object, &meta) {
         return Some(meta);
     }
@@ -67,13 +87,38 @@ fn is_all_said(object: &[u8], meta: &ObjectMeta<'_>) -> bool {
         .filter(|end| *end <= object.len())
         .max();
     let rest = &object[read.unwrap_or_default()..];
-    // An escape may spell any of them.
-    [&b"\"metadata\""[..], b"\"namespace\"", b"\\u"]
-        .iter()
-        .all(|word| memchr::memmem::find(rest, word).is_none())
+    !(is_escaped(rest) || METADATA.find(rest).is_some() || NAMESPACE.find(rest).is_some())
 }
 
-fn json_while<'a>(object: &'a [u8], enough: fn(&ObjectMeta<'a>) -> bool) -> Option<ObjectMeta<'a>> {
+static METADATA: LazyLock<Finder<'static>> = LazyLock::new(|| word(b"\"metadata\""));
+static NAMESPACE: LazyLock<Finder<'static>> = LazyLock::new(|| word(b"\"namespace\""));
+
+/// Whether a character is written by its number, as any word may be then.
+fn is_escaped(json: &[u8]) -> bool {
+    // A byte is found faster than two of them, and most objects have none.
+    let first = memchr::memchr(b'\\', json);
+    first.is_some_and(|first| memchr::memmem::find(&json[first..], b"\\u").is_some())
+}
+
+/// Looks for a word of JSON by its letters: quotes are everywhere.
+fn word(word: &'static [u8]) -> Finder<'static> {
+    FinderBuilder::new().build_forward_with_ranker(Letters, word)
+}
+
+/// How often letters stand in JSON, as far as it matters in the words that are looked for.
+struct Letters;
+
+impl HeuristicFrequencyRank for Letters {
+    fn rank(&self, byte: u8) -> u8 {
+        match byte {
+            b'"' => u8::MAX,
+            b'a' | b'e' | b't' | b'n' | b's' => 200,
+            _ => 100,
+        }
+    }
+}
+
+fn json_while<'a>(object: &'a [u8], enough: Enough<'a>) -> Option<ObjectMeta<'a>> {
     let mut meta = ObjectMeta::default();
     let mut done = false;
     let seed = ObjectVisitor {
@@ -139,7 +184,7 @@ fn text<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Cow<'de, str>, A::Error> 
 struct ObjectVisitor<'s, 'a> {
     meta: &'s mut ObjectMeta<'a>,
     done: &'s mut bool,
-    enough: fn(&ObjectMeta<'a>) -> bool,
+    enough: Enough<'a>,
 }
 
 impl<'de> DeserializeSeed<'de> for ObjectVisitor<'_, 'de> {
@@ -193,21 +238,6 @@ struct MetaVisitor<'s, 'a> {
     left: &'s mut bool,
 }
 
-impl MetaVisitor<'_, '_> {
-    fn complete(&self) -> bool {
-        let ObjectMeta {
-            name,
-            namespace,
-            uid,
-            resource_version,
-            ..
-        } = &self.meta;
-        ![name, namespace, uid, resource_version]
-            .iter()
-            .any(|text| text.is_empty())
-    }
-}
-
 impl<'de> DeserializeSeed<'de> for MetaVisitor<'_, 'de> {
     type Value = ();
 
@@ -236,7 +266,7 @@ impl<'de> Visitor<'de> for MetaVisitor<'_, 'de> {
                 }
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
-            if self.leave && self.complete() {
+            if self.leave && self.meta.is_complete() {
                 *self.left = true;
                 return Ok(());
             }

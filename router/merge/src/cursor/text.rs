@@ -1,7 +1,5 @@
 //! The digits of a cursor, in both formats: written so that they are read, and read only as they would be written.
 
-use std::fmt::Write as _;
-
 use super::{CursorError, Format, Head, LONGEST, Slot, is_cursor};
 
 const EPOCH: usize = 10;
@@ -48,25 +46,49 @@ pub(super) fn write(head: Head, slots: &[Slot]) -> Result<String, CursorError> {
         return Err(CursorError::TooLong);
     }
     let mut text = String::with_capacity(longest(head.format, slots.len(), slots.len()));
-    let (epoch, revision, count) = (head.epoch, head.revision, slots.len());
-    // Writing to a String cannot fail.
-    let _ = match head.format {
-        Format::One => write!(text, "1{epoch:0EPOCH$}{count:0COUNT$}"),
-        Format::Two => write!(text, "2{epoch:0EPOCH$}{revision:0REVISION$}{count:0COUNT$}"),
-    };
+    text.push(match head.format {
+        Format::One => '1',
+        Format::Two => '2',
+    });
+    put(&mut text, head.epoch.into(), EPOCH);
+    if head.format == Format::Two {
+        put(&mut text, head.revision, REVISION);
+    }
+    put(&mut text, slots.len() as u64, COUNT);
     for slot in slots {
-        let _ = match (head.format, slot) {
-            (Format::One, Slot::Unasked) => write!(text, "00"),
-            (Format::One, Slot::Sync) => write!(text, "010"),
-            (Format::One, Slot::At(version)) => write!(text, "{:02}{version}", digits(*version)),
-            (Format::Two, slot) => write!(text, "{:0VERSION$}", number(*slot)),
-        };
+        match (head.format, slot) {
+            (Format::One, Slot::Unasked) => text.push_str("00"),
+            (Format::One, Slot::Sync) => text.push_str("010"),
+            (Format::One, Slot::At(version)) => {
+                put(&mut text, digits(*version).into(), LENGTH);
+                put(&mut text, *version, 1);
+            }
+            (Format::Two, slot) => match u64::try_from(number(*slot)) {
+                Ok(number) => put(&mut text, number, VERSION),
+                // Of the last of all versions.
+                Err(_) => text.push_str(&number(*slot).to_string()),
+            },
+        }
     }
     if text.len() + CHECK > LONGEST {
         return Err(CursorError::TooLong);
     }
-    let _ = write!(text, "{:0CHECK$}", check(text.as_bytes()));
+    let sum = check(text.as_bytes());
+    put(&mut text, sum, CHECK);
     Ok(text)
+}
+
+/// Appends a number with at least so many digits. A cursor goes with each event, and `write!` takes ten times as long.
+fn put(text: &mut String, number: u64, width: usize) {
+    let mut digits = [b'0'; VERSION];
+    let (mut from, mut rest) = (VERSION, number);
+    while rest > 0 {
+        from -= 1;
+        digits[from] += (rest % 10) as u8;
+        rest /= 10;
+    }
+    let from = from.min(VERSION - width);
+    text.push_str(std::str::from_utf8(&digits[from..]).unwrap_or_default());
 }
 
 /// What it begins with, and its slots if there are `count` of them.
@@ -150,6 +172,9 @@ pub(super) fn digits(version: u64) -> u32 {
 }
 
 pub(super) fn check(body: &[u8]) -> u64 {
-    body.iter()
-        .fold(0, |sum, byte| (sum * 10 + u64::from(byte - b'0')) % CHECK_PRIME)
+    // As many digits at a time as fit behind a remainder.
+    body.chunks(CHECK).fold(0, |sum, digits| {
+        let more = |sum, digit: &u8| sum * 10 + u64::from(digit - b'0');
+        digits.iter().fold(sum, more) % CHECK_PRIME
+    })
 }

@@ -37,11 +37,8 @@ impl Emitter {
     pub(super) fn learn_type(&mut self, event: &Event<'_>) -> bool {
         let learns = self.template.is_none() && !event.meta.kind.is_empty();
         if learns {
-            self.template = Some(EventTemplate {
-                format: self.format,
-                kind: (*event.meta.kind).into(),
-                api_version: (*event.meta.api_version).into(),
-            });
+            let template = EventTemplate::new(self.format, &event.meta.kind, &event.meta.api_version);
+            self.template = Some(template);
         }
         learns
     }
@@ -92,12 +89,7 @@ impl Emitter {
         let Some(template) = &self.template else {
             return false;
         };
-        let stub = Stub {
-            version,
-            initial_events_end,
-            ..Stub::default()
-        };
-        out.push(template.event("BOOKMARK", stub, self.columns.stub("")));
+        out.push(template.bookmark(version, initial_events_end, self.columns.stub("")));
         self.counts.bookmarks += 1;
         true
     }

@@ -403,11 +403,13 @@ impl MergedWatch {
 
     /// What the legs have come to, for fences and pages.
     fn show(&mut self) {
-        let now = self.shared.fanouts.open.now();
+        // Mostly nothing was, and the clock is dear.
+        let mut now = None;
         for (index, leg) in self.legs.iter_mut().enumerate() {
             if !std::mem::take(&mut leg.touched) {
                 continue;
             }
+            let now = *now.get_or_insert_with(|| self.shared.fanouts.open.now());
             let view = self.merge.leg_state(index);
             leg.shown.advance(view.slot, view.seen, now);
             if view.synced && leg.shown.state() == LegState::Relisting {
