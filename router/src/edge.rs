@@ -284,10 +284,7 @@ impl Edge {
         span::answered(span, response.status());
         let (mut head, body) = response.into_parts();
         ordered::mark(&mut head.headers, &completion);
-        let drain = watch.then(|| {
-            let token = self.parts.tasks.token().cancelled_owned();
-            (Box::pin(token), EventBoundary::of(&head.headers))
-        });
+        let boundary = watch.then(|| EventBoundary::of(&head.headers));
         let revoked = right.map(|question| {
             let access = self.parts.access.clone();
             Right::Held(async move { access.revoked(*question).await }.boxed())
@@ -296,7 +293,7 @@ impl Edge {
             completion,
             _admitted: admitted,
             _seat: seat,
-            drain,
+            boundary,
             watched,
             revoked,
             // Spans are exported when they end.

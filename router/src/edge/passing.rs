@@ -9,7 +9,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body::{Body as _, Frame, SizeHint};
-use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::carried::Carried;
 use super::completion::Completion;
@@ -31,8 +30,8 @@ pub(super) struct Attached {
     pub(super) _seat: Seat,
     /// Ends the trace of what ends by itself.
     pub(super) _span: Option<tracing::Span>,
-    /// A watch: what says that the router drains, and where its events end.
-    pub(super) drain: Option<(Pin<Box<WaitForCancellationFutureOwned>>, EventBoundary)>,
+    /// A watch: where its events end, and so it may when the router drains.
+    pub(super) boundary: Option<EventBoundary>,
     /// What goes on for long: says that it must end.
     pub(super) watched: Option<Watched>,
     /// The same of a right that it rests on: ends when that is taken away.
@@ -154,20 +153,20 @@ impl Passing {
     /// Whether the router wants it to end, as soon as it can.
     fn over(&mut self, cx: &mut Context<'_>) -> Option<Over> {
         let attached = self.attached.as_mut()?;
-        if let Some(verdict) = attached.watched.as_ref().and_then(|watched| watched.poll(cx)) {
+        let watched = attached.watched.as_ref()?;
+        if let Some(verdict) = watched.poll(cx) {
             return Some(Over::Replanned(verdict));
         }
         if let Some(fault) = attached.revoked.as_mut().and_then(|right| right.lost(cx)) {
             return Some(Over::Revoked(fault));
         }
-        let (token, _) = attached.drain.as_mut()?;
-        token.as_mut().poll(cx).is_ready().then_some(Over::Drained)
+        (attached.boundary.is_some() && watched.drains()).then_some(Over::Drained)
     }
 
     /// Where events end, if this is a watch whose events can be told apart.
     fn boundary(&self) -> Option<EventBoundary> {
-        let (_, boundary) = self.attached.as_ref()?.drain.as_ref()?;
-        (*boundary != EventBoundary::Unknown).then_some(*boundary)
+        let boundary = self.attached.as_ref()?.boundary?;
+        (boundary != EventBoundary::Unknown).then_some(boundary)
     }
 
     /// A watch whose member went, whole events having been passed on: an orderly end lets the client watch on from there,
@@ -227,7 +226,7 @@ impl Passing {
             Some(Ok(frame)) => {
                 if let (Some(data), Some(attached)) = (frame.data_ref(), &mut self.attached) {
                     attached.completion.record.bytes += data.len() as u64;
-                    if let Some((_, boundary)) = &mut attached.drain {
+                    if let Some(boundary) = &mut attached.boundary {
                         boundary.pass(data);
                     }
                 }

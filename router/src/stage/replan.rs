@@ -8,29 +8,31 @@
 //! nothing that runs. Not asked again here: `access`, whose answers no swap changes. Callers: `edge` registers, its
 //! answers and `fanout` poll; `dispatch` asks for a write that is about to leave.
 
+mod seen;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use dashmap::DashMap;
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
-use portolan_crds::selector::Selector;
 use portolan_runtime::Tasks;
 use tokio::sync::watch;
 
-use crate::decision::plan::{self, FanOut, Forward, Need, Plan, Replan, Rule};
+pub(crate) use self::seen::current;
+use self::seen::{Basis, OneLeg, Seen};
+use crate::decision::plan::{self, FanOut, Forward, Need, Plan};
 use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::writes::Writes;
 use crate::stage::reply;
-use crate::value::classify::{ApiRequest, Impersonation};
+use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::media::Media;
-use crate::value::snapshot::{Caller, Coverage, MemberIdentity, Snapshot};
+use crate::value::snapshot::{Caller, Snapshot};
 
 const UNTOLD: &str = "the hub does not tell of this caller any more";
 
@@ -70,6 +72,8 @@ pub(crate) struct Replanner {
     open: DashMap<u64, Arc<Open>>,
     /// Number of the next one.
     next: AtomicU64,
+    /// Nothing is planned any more: what may end is to.
+    drains: AtomicBool,
 }
 
 /// One of them. Small: there is one per watch.
@@ -94,46 +98,6 @@ enum Word {
     Withdrawn,
 }
 
-/// The plan in force and who asked for it.
-#[derive(Debug)]
-struct Seen {
-    caller: Caller,
-    rests_on: Basis,
-    /// Of each member that the plan asks.
-    footings: Vec<Footing>,
-    /// Of the snapshot: cursors name also the members that are not asked.
-    incarnations: u64,
-    /// What members say of the kind that is asked for.
-    kind: u64,
-}
-
-/// What the hub told of a member when the plan was made: by the same, and for the same caller, it would be the same plan.
-#[derive(Debug)]
-struct Footing {
-    cluster: Arc<str>,
-    /// Of the target.
-    version: String,
-    identity: Option<Arc<MemberIdentity>>,
-    /// Of the kind that is asked for.
-    coverage: Option<Coverage>,
-}
-
-/// What a plan in force rests on.
-#[derive(Debug)]
-enum Basis {
-    One(OneLeg),
-    Fan(Arc<FanOut>),
-}
-
-/// A plan for one member. Holds no target: an old one would live as long as the request.
-#[derive(Debug)]
-struct OneLeg {
-    cluster: Arc<str>,
-    cluster_uid: String,
-    selector: Option<Selector>,
-    act_as: Impersonation,
-}
-
 /// A registered request; dropped, it is forgotten.
 #[derive(Debug)]
 pub(crate) struct Watched {
@@ -152,10 +116,11 @@ impl Replanner {
             routing,
             open: DashMap::new(),
             next: AtomicU64::new(0),
+            drains: AtomicBool::new(false),
         })
     }
 
-    /// Plans all of them anew after each swap and each change of kinds, until cancelled.
+    /// Plans all of them anew after each swap and each change of kinds, until cancelled: then it tells them to end.
     pub(crate) async fn run(self: Arc<Self>, tasks: Tasks) {
         let (mut swaps, mut kinds) = (self.routing.subscribe(), self.routing.kinds_changes());
         let stop = tasks.token();
@@ -171,6 +136,10 @@ impl Replanner {
             for request in open {
                 request.replan(&routing);
             }
+        }
+        self.drains.store(true, Ordering::SeqCst);
+        for request in &self.open {
+            request.waker.wake();
         }
     }
 
@@ -257,17 +226,9 @@ impl Replanner {
     }
 
     fn register(self: &Arc<Self>, rests_on: Basis, asked: &ApiRequest, caller: &Caller, routing: &Routing) -> Watched {
-        let snapshot = &routing.snapshot;
-        let footings = rests_on.footings(asked, snapshot);
         let open = Arc::new(Open {
             asked: asked.clone(),
-            seen: Mutex::new(Seen {
-                caller: caller.clone(),
-                rests_on,
-                footings,
-                incarnations: snapshot.incarnations,
-                kind: kind(asked, routing),
-            }),
+            seen: Mutex::new(Seen::new(rests_on, asked, caller, routing)),
             word: AtomicU8::new(Word::Same as u8),
             waker: AtomicWaker::new(),
         });
@@ -289,6 +250,11 @@ impl Watched {
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Option<Verdict> {
         self.open.waker.register(cx.waker());
         self.open.verdict()
+    }
+
+    /// Whether the router drains. To be asked after [`Self::poll`], which is woken then as well.
+    pub(crate) fn drains(&self) -> bool {
+        self.all.drains.load(Ordering::SeqCst)
     }
 
     /// Waits for a verdict.
@@ -361,157 +327,6 @@ impl Open {
             self.word.store(word as u8, Ordering::Release);
         }
         self.waker.wake();
-    }
-}
-
-impl Seen {
-    /// What `routing` makes of the request; remembers it if it may go on.
-    fn replan(&mut self, asked: &ApiRequest, routing: &Routing) -> Word {
-        let snapshot = &*routing.snapshot;
-        let Some(caller) = current(&self.caller, snapshot) else {
-            return Word::Withdrawn;
-        };
-        let same_view = same(&caller, &self.caller);
-        // Of the usual swap most of them need no more than this.
-        let same_members = self.incarnations == snapshot.incarnations;
-        let said = kind(asked, routing);
-        let same_kind = said == self.kind;
-        if same_view && same_members && same_kind && self.footings.iter().all(|footing| footing.stands(asked, snapshot))
-        {
-            return Word::Same;
-        }
-        let planned = plan::plan(&caller, asked, snapshot, &routing.kinds);
-        let word = match (planned.plan, &mut self.rests_on) {
-            (Plan::Forward(forward), Basis::One(member)) => member.replan(&forward),
-            (Plan::FanOut(next), Basis::Fan(plan)) => replan_fan(plan, *next),
-            // An object does not move: where it was found it stays.
-            (Plan::Choose(choose), Basis::One(member)) => choose
-                .candidates
-                .iter()
-                .find(|one| one.forward.target.cluster == member.cluster)
-                .map_or(Word::Withdrawn, |one| member.replan(&one.forward)),
-            (Plan::Refuse(_), basis) if basis.outlives(planned.rule) => {
-                // What it would be filtered by then is not known.
-                return if same_view { Word::Same } else { Word::Changed };
-            }
-            _ => Word::Withdrawn,
-        };
-        self.kind = said;
-        self.caller = caller;
-        self.footings = self.rests_on.footings(asked, snapshot);
-        self.incarnations = snapshot.incarnations;
-        // Members that served nothing of it are to be asked again.
-        if same_kind { word } else { word.max(Word::Renewed) }
-    }
-}
-
-/// What members say of the kind that is asked for, as a number that changes with it.
-fn kind(asked: &ApiRequest, routing: &Routing) -> u64 {
-    let resource = asked.resource.as_ref();
-    resource.map_or(0, |resource| routing.kinds.digest(&resource.group, &resource.resource))
-}
-
-fn replan_fan(plan: &mut Arc<FanOut>, next: FanOut) -> Word {
-    match next.after(plan) {
-        Replan::Same => Word::Same,
-        Replan::Renewed(next) => {
-            *plan = Arc::new(next);
-            Word::Renewed
-        }
-        Replan::Changed(next) => {
-            *plan = Arc::new(next);
-            Word::Replanned
-        }
-        Replan::Anew => Word::Changed,
-        Replan::Withdrawn => Word::Withdrawn,
-    }
-}
-
-impl Basis {
-    /// Whether a refusal by this rule goes away by itself and says nothing against what runs.
-    fn outlives(&self, rule: Rule) -> bool {
-        match self {
-            Self::One(_) => rule == Rule::Cordoned,
-            Self::Fan(_) => {
-                matches!(
-                    rule,
-                    Rule::Cordoned | Rule::NoTarget | Rule::VersionConflict | Rule::KindUntold
-                )
-            }
-        }
-    }
-
-    fn footings(&self, asked: &ApiRequest, snapshot: &Snapshot) -> Vec<Footing> {
-        match self {
-            Self::One(member) => vec![Footing::of(&member.cluster, asked, snapshot)],
-            Self::Fan(plan) => {
-                let clusters = plan.legs.iter().map(|leg| &leg.forward.target.cluster);
-                clusters.map(|cluster| Footing::of(cluster, asked, snapshot)).collect()
-            }
-        }
-    }
-}
-
-impl Footing {
-    fn of(cluster: &Arc<str>, asked: &ApiRequest, snapshot: &Snapshot) -> Self {
-        let target = snapshot.targets.get(cluster);
-        Self {
-            cluster: cluster.clone(),
-            version: target.map(|target| target.version.clone()).unwrap_or_default(),
-            identity: snapshot.identities.get(cluster).cloned(),
-            coverage: coverage(cluster, asked, snapshot).cloned(),
-        }
-    }
-
-    /// Whether nothing of it was told anew.
-    fn stands(&self, asked: &ApiRequest, snapshot: &Snapshot) -> bool {
-        let target = snapshot.targets.get(&self.cluster);
-        let identity = snapshot.identities.get(&self.cluster);
-        target.is_some_and(|target| target.version == self.version)
-            && identity.map(Arc::as_ptr) == self.identity.as_ref().map(Arc::as_ptr)
-            && coverage(&self.cluster, asked, snapshot) == self.coverage.as_ref()
-    }
-}
-
-fn coverage<'a>(cluster: &str, asked: &ApiRequest, snapshot: &'a Snapshot) -> Option<&'a Coverage> {
-    let resource = asked.resource.as_ref()?;
-    snapshot.coverage(cluster, &resource.group, &resource.resource)
-}
-
-impl OneLeg {
-    fn of(forward: &Forward) -> Self {
-        Self {
-            cluster: forward.target.cluster.clone(),
-            cluster_uid: forward.target.cluster_uid.clone(),
-            selector: forward.rewrite.selector.clone(),
-            act_as: forward.act_as.clone(),
-        }
-    }
-
-    fn replan(&mut self, forward: &Forward) -> Word {
-        let next = Self::of(forward);
-        if next.act_as != self.act_as {
-            return Word::Withdrawn;
-        }
-        let kept =
-            next.cluster == self.cluster && next.cluster_uid == self.cluster_uid && next.selector == self.selector;
-        *self = next;
-        if kept { Word::Same } else { Word::Changed }
-    }
-}
-
-fn same(one: &Caller, other: &Caller) -> bool {
-    match (one, other) {
-        (Caller::Pod(one), Caller::Pod(other)) => Arc::ptr_eq(one, other) || one.is_planned_as(other),
-        _ => one == other,
-    }
-}
-
-/// The same caller as `snapshot` knows it; `None`: not at all.
-pub(crate) fn current(caller: &Caller, snapshot: &Snapshot) -> Option<Caller> {
-    match caller {
-        Caller::Person { .. } => Some(caller.clone()),
-        Caller::Pod(view) => snapshot.callers.get(&view.key).cloned().map(Caller::Pod),
     }
 }
 

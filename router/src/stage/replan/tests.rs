@@ -3,6 +3,7 @@
 use http::{HeaderMap, Method};
 use portolan_wire::v1;
 
+use super::seen::Footing;
 use super::*;
 use crate::value::classify::classify;
 use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
