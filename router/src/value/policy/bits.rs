@@ -1,6 +1,8 @@
 //! Sets of row numbers as bits: of a compiled rule set, where only the words between the lowest and the highest are kept (what
 //! names one namespace in one rule of thousands is one word), and of the rows that one request meets.
 
+use std::ops::Range;
+
 /// Numbers per word.
 pub(super) const WORD: usize = u64::BITS as usize;
 
@@ -10,12 +12,15 @@ pub(super) struct Bits {
     /// Index of the first word that is kept.
     first: usize,
     words: Vec<u64>,
+    /// How many it holds.
+    count: usize,
 }
 
 /// The set that holds nothing.
 pub(super) static NOTHING: &Bits = &Bits {
     first: 0,
     words: Vec::new(),
+    count: 0,
 };
 
 impl Bits {
@@ -29,13 +34,57 @@ impl Bits {
         for row in rows {
             words[row / WORD - first] |= 1 << (row % WORD);
         }
-        Self { first, words }
+        let count = rows.len();
+        Self { first, words, count }
+    }
+
+    /// The words that are kept.
+    fn range(&self) -> Range<usize> {
+        self.first..self.first + self.words.len()
     }
 
     /// The numbers from `index * WORD` on.
     pub(super) fn word(&self, index: usize) -> u64 {
         // Below `first` it wraps past any length.
         self.words.get(index.wrapping_sub(self.first)).copied().unwrap_or(0)
+    }
+}
+
+/// The union of some sets: what a request may meet by one of its words.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Union<'a> {
+    /// Those that hold anything, and as many.
+    sets: [&'a Bits; 4],
+    used: usize,
+    /// In all of them.
+    pub(super) count: usize,
+}
+
+impl<'a> Union<'a> {
+    pub(super) fn of(sets: [&'a Bits; 4]) -> Self {
+        let mut union = Self {
+            sets: [NOTHING; 4],
+            used: 0,
+            count: 0,
+        };
+        for set in sets.into_iter().filter(|set| set.count > 0) {
+            union.sets[union.used] = set;
+            union.used += 1;
+            union.count += set.count;
+        }
+        union
+    }
+
+    /// The numbers from `index * WORD` on.
+    pub(super) fn word(&self, index: usize) -> u64 {
+        self.sets[..self.used].iter().fold(0, |all, set| all | set.word(index))
+    }
+
+    /// No other word has any.
+    pub(super) fn range(&self) -> Range<usize> {
+        let ranges = || self.sets[..self.used].iter().map(|set| set.range());
+        let first = ranges().map(|range| range.start).min().unwrap_or(0);
+        first..ranges().map(|range| range.end).max().unwrap_or(0)
     }
 }
 
