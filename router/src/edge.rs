@@ -73,7 +73,7 @@ use crate::stage::replan::{Replanner, Watched};
 use crate::stage::reply;
 use crate::value::event_boundary::EventBoundary;
 use crate::value::fault::Fault;
-use crate::value::media::Media;
+use crate::value::media::{Accepts, Media};
 
 /// Size of a request's head. Tokens are some kilobytes, label selectors and continue tokens may be many.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -241,8 +241,7 @@ impl Edge {
             })
         });
         let mut completion = Completion::new(self.parts.metrics.clone(), names, latecomer);
-        let format = Media::preferred(request.headers());
-        let blind = reply::reads_no_status(request.headers());
+        let accepts = Accepts::of(request.headers());
         let call = Call {
             edge: &self,
             connection: &connection,
@@ -257,13 +256,19 @@ impl Edge {
         let served = match outcome {
             Ok(Ok(served)) => served,
             Ok(Err(fault)) => {
-                let mut served = Self::refused(&fault, format, &mut completion, &span);
-                if blind && let Some(warning) = rewrite::warning(&fault.to_string()) {
+                let headers = accepts.headers();
+                let mut served = Self::refused(&fault, Media::preferred(&headers), &mut completion, &span);
+                if reply::reads_no_status(&headers)
+                    && let Some(warning) = rewrite::warning(&fault.to_string())
+                {
                     served.response.headers_mut().insert(WARNING, warning);
                 }
                 served
             }
-            Err(panic) => self.panicked(panic.as_ref(), format, &mut completion, &span),
+            Err(panic) => {
+                let format = Media::preferred(&accepts.headers());
+                self.panicked(panic.as_ref(), format, &mut completion, &span)
+            }
         };
         self.answer(served, completion, &span)
     }

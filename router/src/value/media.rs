@@ -34,6 +34,33 @@ pub(crate) struct Range<'a> {
     quality: f32,
 }
 
+/// What a client accepts, kept for a refusal: hardly any is needed, and reading it takes longer than keeping it.
+#[derive(Debug)]
+pub(crate) struct Accepts {
+    /// The lines of `Accept`, of which there is one as a rule.
+    first: Option<HeaderValue>,
+    more: Vec<HeaderValue>,
+}
+
+impl Accepts {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let mut lines = headers.get_all(ACCEPT).iter().cloned();
+        Self {
+            first: lines.next(),
+            more: lines.collect(),
+        }
+    }
+
+    /// As it stood in the request.
+    pub(crate) fn headers(self) -> HeaderMap {
+        self.first
+            .into_iter()
+            .chain(self.more)
+            .map(|line| (ACCEPT, line))
+            .collect()
+    }
+}
+
 impl Media {
     fn named(kind: &str) -> Option<Self> {
         match kind {
