@@ -174,7 +174,9 @@ struct Served {
 impl Edge {
     pub(crate) fn new(parts: EdgeParts) -> Arc<Self> {
         let replanner = Replanner::new(parts.routing.clone());
-        parts.tasks.spawn("replan", replanner.clone().run(parts.tasks.clone()));
+        // Without it what a caller may not see any more would go on, and no drain would end a watch.
+        let planning = replanner.clone().run(parts.tasks.clone()).map(Ok);
+        parts.tasks.spawn_critical("replan", planning);
         let preflight = Arc::new(Preflight {
             dispatcher: parts.dispatcher.clone(),
             access: parts.access.clone(),

@@ -153,14 +153,14 @@ impl Passing {
     /// Whether the router wants it to end, as soon as it can.
     fn over(&mut self, cx: &mut Context<'_>) -> Option<Over> {
         let attached = self.attached.as_mut()?;
-        let watched = attached.watched.as_ref()?;
-        if let Some(verdict) = watched.poll(cx) {
+        if let Some(verdict) = attached.watched.as_ref().and_then(|watched| watched.poll(cx)) {
             return Some(Over::Replanned(verdict));
         }
         if let Some(fault) = attached.revoked.as_mut().and_then(|right| right.lost(cx)) {
             return Some(Over::Revoked(fault));
         }
-        (attached.boundary.is_some() && watched.drains()).then_some(Over::Drained)
+        let drains = attached.boundary.is_some() && attached.watched.as_ref().is_some_and(Watched::drains);
+        drains.then_some(Over::Drained)
     }
 
     /// Where events end, if this is a watch whose events can be told apart.

@@ -138,7 +138,8 @@ impl Replanner {
             }
         }
         self.drains.store(true, Ordering::SeqCst);
-        for request in &self.open {
+        let open: Vec<_> = self.open.iter().map(|request| request.clone()).collect();
+        for request in open {
             request.waker.wake();
         }
     }

@@ -66,8 +66,8 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let outcome = self.says(false);
-        let Some(Change { transition, .. }) = self.pass.take().and_then(|pass| pass.record(outcome)) else {
+        let Some(pass) = self.pass.take() else { return };
+        let Some(Change { transition, .. }) = pass.record(self.says(false)) else {
             return;
         };
         if transition.to == State::Open {

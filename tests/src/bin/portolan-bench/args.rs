@@ -14,8 +14,8 @@ pub(crate) struct RunArgs {
     /// Only this place
     #[arg(long, value_name = "PLACE")]
     pub(crate) only: Option<Place>,
-    /// Of the table of peers only these rows, for example --rows gets,events
-    #[arg(long, value_name = "ROWS", value_delimiter = ',')]
+    /// Of the table of peers only these rows, for example --only peers --rows gets,events
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', requires = "only")]
     pub(crate) rows: Vec<PeerRows>,
     /// Rounds in which the subjects take turns
     #[arg(long, default_value_t = 5)]
@@ -98,7 +98,7 @@ pub(crate) struct RunArgs {
     /// GETs of each figure that is counted in instructions
     #[arg(long, default_value_t = 2_000)]
     pub(crate) counted_requests: usize,
-    /// Instructions: fail if the router needs more than so many times those of a plain forwarder
+    /// Instructions: fail if the router needs more than so many times those of a plain forwarder for a GET
     #[arg(long, value_name = "TIMES")]
     pub(crate) max_ratio: Option<f64>,
     /// Watches that a client opens on one connection

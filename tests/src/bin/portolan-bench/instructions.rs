@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use crate::backend::POD;
+use crate::child::Child;
 use crate::counter::{NEVER_SHED, Tool};
 use crate::load::{Client, Route};
 use crate::peers::events::{Amount, Watching};
@@ -22,7 +23,7 @@ use crate::usage;
 /// Connections and caches are as they are for long when it is counted.
 const WARM: usize = 300;
 const WATCHES: usize = 20;
-/// Over all watches: under valgrind, too, each is over before the next.
+/// Over all watches, milliseconds apart: under valgrind, too, each is over before the next.
 const EVENTS_PER_SECOND: u64 = 100;
 
 pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> anyhow::Result<InstructionsSection> {
@@ -40,32 +41,8 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
         ..What::default()
     };
     let mut scripted = Scripted::of(what).await?;
-    let hub = scripted.hub.address.to_string();
-    let mut silent = scripted.another_router("quiet", &hub, &quiet(flags))?;
-    silent.ready().await?;
-    scripted.router.ready().await?;
-    let forwarder = scripted.forwarder.address("bind").await?;
-    let router = scripted.router.address("bind").await?;
-    let silent_at = silent.address("bind").await?;
-    let explicit = format!("/clusters/{CLUSTER}");
-    let haproxy = haproxy(&mut scripted, tool.wrapper(folder.path())).await?;
-    let subject = |name, route: anyhow::Result<Route>, pid| Ok(Subject::new(name, route?, Some(pid)));
-    let (loud, silent) = (scripted.router.pid(), silent.pid());
-    let mut subjects: Vec<anyhow::Result<Subject>> = vec![
-        subject("plain hyper", scripted.to_server(&forwarder), scripted.forwarder.pid()),
-        subject("router, explicit", scripted.to_router(&router, &explicit), loud),
-        subject("router, merged", scripted.to_router(&router, ""), loud),
-        subject(
-            "no access lines, explicit",
-            scripted.to_router(&silent_at, &explicit),
-            silent,
-        ),
-        subject("no access lines, merged", scripted.to_router(&silent_at, ""), silent),
-    ];
-    if let Some(haproxy) = &haproxy {
-        let route = scripted.to_server(&haproxy.address.to_string());
-        subjects.push(subject("HAProxy", route, haproxy.child.pid()));
-    }
+    let mut started = Started::start(&mut scripted, tool.wrapper(folder.path()), flags).await?;
+    let subjects = started.subjects(&mut scripted).await?;
     let members = scripted.direct_routes().await?;
     let events = Amount {
         watches: WATCHES,
@@ -80,7 +57,6 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
         ..InstructionsSection::default()
     };
     for subject in subjects {
-        let subject = subject?;
         step(&format!("instructions: {}", subject.name));
         let row = async {
             let mut row = count(&subject, tool, folder.path(), requests).await?;
@@ -91,6 +67,49 @@ pub(crate) async fn run(flags: &[String], requests: usize, step: fn(&str)) -> an
         section.add(row, subject.name.starts_with("router"));
     }
     Ok(section)
+}
+
+/// What is counted beside the programs of [`Scripted`].
+struct Started {
+    /// A router without access lines.
+    silent: Child,
+    haproxy: Option<Foreign>,
+}
+
+impl Started {
+    async fn start(scripted: &mut Scripted, by: Vec<String>, flags: &[String]) -> anyhow::Result<Self> {
+        let hub = scripted.hub.address.to_string();
+        let mut silent = scripted.another_router("quiet", &hub, &quiet(flags))?;
+        silent.ready().await?;
+        scripted.router.ready().await?;
+        let haproxy = haproxy(scripted, by).await?;
+        Ok(Self { silent, haproxy })
+    }
+
+    async fn subjects(&mut self, scripted: &mut Scripted) -> anyhow::Result<Vec<Subject>> {
+        let forwarder = scripted.forwarder.address("bind").await?;
+        let router = scripted.router.address("bind").await?;
+        let silent_at = self.silent.address("bind").await?;
+        let explicit = format!("/clusters/{CLUSTER}");
+        let (loud, silent) = (scripted.router.pid(), self.silent.pid());
+        let mut routes = vec![
+            ("plain hyper", scripted.to_server(&forwarder)?, scripted.forwarder.pid()),
+            ("router, explicit", scripted.to_router(&router, &explicit)?, loud),
+            ("router, merged", scripted.to_router(&router, "")?, loud),
+            (
+                "no access lines, explicit",
+                scripted.to_router(&silent_at, &explicit)?,
+                silent,
+            ),
+            ("no access lines, merged", scripted.to_router(&silent_at, "")?, silent),
+        ];
+        if let Some(haproxy) = &self.haproxy {
+            let route = scripted.to_server(&haproxy.address.to_string())?;
+            routes.push(("HAProxy", route, haproxy.child.pid()));
+        }
+        let subject = |(name, route, pid)| Subject::new(name, route, Some(pid));
+        Ok(routes.into_iter().map(subject).collect())
+    }
 }
 
 /// Started as a program that is counted; none: its program is missing.
@@ -143,7 +162,7 @@ async fn count_events(
     (members, amount): (&[Route], Amount),
 ) -> anyhow::Result<f64> {
     let pid = subject.proxy.context("nothing stands between client and server")?;
-    let watching = Watching::begin(&subject.route, members, amount).await?;
+    let mut watching = Watching::begin(&subject.route, members, amount).await?;
     let counting = tool.count(pid, folder)?;
     let events = watching.hear_all().await?;
     Ok(counting.end()?.instructions / usage::count(events))

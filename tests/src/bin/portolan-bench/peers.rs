@@ -14,6 +14,7 @@ mod storm;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use clap::ValueEnum as _;
 
 use self::golang::Asking;
 use self::lanes::{Lane, Lanes, View};
@@ -84,42 +85,61 @@ pub(crate) async fn run(args: &RunArgs, step: fn(&str)) -> anyhow::Result<PeersS
         flags.push(NEVER_SHED.to_owned());
     }
     let wanted = |rows| args.rows.is_empty() || args.rows.contains(&rows);
-    let mut lanes = Lanes::start(&cores, &flags, 1, amount.pods).await?;
-    let mut rows = Rows::new(lanes.columns());
-    if wanted(PeerRows::Gets) {
-        gets(&mut lanes, amount.place, &mut rows, step).await?;
+    let mut rows = Rows::default();
+    if PeerRows::value_variants()
+        .iter()
+        .any(|rows| *rows != PeerRows::Merged && wanted(*rows))
+    {
+        let mut lanes = Lanes::start(&cores, &flags, 1, amount.pods).await?;
+        of_one_member(&mut lanes, amount, &mut rows, (wanted, step)).await?;
     }
-    if wanted(PeerRows::Go) {
-        step("peers: GETs by a Go client");
-        by_go(&mut lanes, amount.place, &mut rows).await?;
-    }
-    if wanted(PeerRows::Events) {
-        step("peers: events");
-        events(&mut lanes, amount, &mut rows).await?;
-    }
-    if wanted(PeerRows::Lists) {
-        step("peers: lists");
-        lists(&mut lanes, amount, &mut rows).await?;
-    }
-    if wanted(PeerRows::Watches) {
-        step("peers: idle watches");
-        watches(&mut lanes, amount.place, &mut rows).await?;
-    }
-    if wanted(PeerRows::Reconnects) {
-        step("peers: reconnects");
-        reconnects(&mut lanes, amount.clients, &mut rows).await?;
-    }
-    if wanted(PeerRows::Starts) {
-        step("peers: starts");
-        starts(&mut lanes, amount.starts, &mut rows).await?;
-    }
-    drop(lanes);
     if wanted(PeerRows::Merged) {
         step("peers: events over several members");
         let mut several = Lanes::start(&cores, &flags, LEGS, 1).await?;
+        rows.columns(several.columns());
         events_merged(&mut several, amount, &mut rows).await?;
     }
     Ok(rows.section())
+}
+
+async fn of_one_member(
+    lanes: &mut Lanes,
+    amount: Amount,
+    rows: &mut Rows,
+    (wanted, step): (impl Fn(PeerRows) -> bool, fn(&str)),
+) -> anyhow::Result<()> {
+    rows.columns(lanes.columns());
+    for lane in [Lane::Router, Lane::Quiet] {
+        lanes.child(lane)?.ready().await?;
+    }
+    if wanted(PeerRows::Gets) {
+        gets(lanes, amount.place, rows, step).await?;
+    }
+    if wanted(PeerRows::Go) {
+        step("peers: GETs by a Go client");
+        by_go(lanes, amount.place, rows).await?;
+    }
+    if wanted(PeerRows::Events) {
+        step("peers: events");
+        events(lanes, amount, rows).await?;
+    }
+    if wanted(PeerRows::Lists) {
+        step("peers: lists");
+        lists(lanes, amount, rows).await?;
+    }
+    if wanted(PeerRows::Watches) {
+        step("peers: idle watches");
+        watches(lanes, amount.place, rows).await?;
+    }
+    if wanted(PeerRows::Reconnects) {
+        step("peers: reconnects");
+        reconnects(lanes, amount.clients, rows).await?;
+    }
+    if wanted(PeerRows::Starts) {
+        step("peers: starts");
+        starts(lanes, amount.starts, rows).await?;
+    }
+    Ok(())
 }
 
 /// Every lane that is there, routers by both views.

@@ -163,12 +163,13 @@ struct Running {
 }
 
 impl PodEvents {
-    /// `number` of the watch: paced events of many watches are spread over time.
+    /// `number` of the watch: paced events of many watches are spread over time, and those of a few as far as they can be.
     pub(crate) fn new(pods: std::sync::Arc<Pods>, bursts: WatchStream<Burst>, number: usize) -> Self {
         Self {
             pods,
             bursts,
-            phase: u32::try_from(number % 1_000).unwrap_or_default(),
+            // The golden section of a thousand, which has no divisor in common with it.
+            phase: u32::try_from(number * 619 % 1_000).unwrap_or_default(),
             running: None,
         }
     }

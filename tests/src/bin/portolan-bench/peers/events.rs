@@ -53,7 +53,7 @@ pub(crate) async fn cpu(
 /// CPU seconds of one proxy, and events that its clients heard.
 async fn round(subject: &Subject, members: &[Route], amount: Amount) -> anyhow::Result<(f64, usize)> {
     let proxy = subject.proxy.context("nothing stands between client and server")?;
-    let watching = Watching::begin(&subject.route, members, amount).await?;
+    let mut watching = Watching::begin(&subject.route, members, amount).await?;
     let before = usage::cpu_seconds(proxy)?;
     let events = watching.hear_all().await?;
     Ok((usage::cpu_seconds(proxy)? - before, events))
@@ -85,8 +85,8 @@ impl<'a> Watching<'a> {
         })
     }
 
-    /// Has events made at their pace, and waits until each watch was told all of them. How many those were.
-    pub(crate) async fn hear_all(mut self) -> anyhow::Result<usize> {
+    /// Has events made at their pace, and waits until each watch was told all of them. How many those were. The watches go on.
+    pub(crate) async fn hear_all(&mut self) -> anyhow::Result<usize> {
         let Amount { watches, seconds, .. } = self.amount;
         // Each backend tells each watch.
         let rate = (self.amount.rate / (watches * self.members.len()) as u64).max(1);

@@ -63,6 +63,7 @@ impl What {
 }
 
 /// Rows as far as they are known.
+#[derive(Default)]
 pub(crate) struct Rows {
     columns: Vec<PeerColumn>,
     rows: BTreeMap<What, PeerRow>,
@@ -74,15 +75,9 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    pub(crate) fn new(columns: Vec<PeerColumn>) -> Self {
-        Self {
-            columns,
-            rows: BTreeMap::new(),
-            notes: Vec::new(),
-            backend: 0.0,
-            direct: (0, 0.0),
-            list_bytes: 0,
-        }
+    /// Heads of the table.
+    pub(crate) fn columns(&mut self, columns: Vec<PeerColumn>) {
+        self.columns = columns;
     }
 
     pub(crate) fn note(&mut self, text: String) {

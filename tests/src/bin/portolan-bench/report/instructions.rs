@@ -18,7 +18,7 @@ pub(crate) struct InstructionsSection {
     pub(crate) tool: &'static str,
     /// GETs of each row and column.
     pub(crate) requests: usize,
-    /// The same of the last column.
+    /// As many events in the last column.
     pub(crate) events: usize,
     /// The first is what the others are compared with.
     pub(crate) rows: Vec<InstructionsRow>,
