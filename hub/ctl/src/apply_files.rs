@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, PatchParams};
 
@@ -11,6 +11,7 @@ use crate::acceptance::{Verdict, judge};
 use crate::apply::{apply_as, parse};
 use crate::cli::{ApplyArgs, DryRun};
 use crate::hub;
+use crate::sentence;
 
 /// Field manager of what people apply. Not that of what join and breaker write: an object applied without those fields would
 /// lose them.
@@ -49,7 +50,7 @@ pub(crate) async fn run(args: &ApplyArgs) -> anyhow::Result<()> {
     parameters.dry_run = args.dry_run == DryRun::Server;
     parameters.force = args.force_conflicts;
     for object in &objects {
-        apply_as(&hub, object, &parameters).await?;
+        apply_as(&hub, object, &parameters).await.map_err(advised)?;
         let done = if parameters.dry_run {
             "applied (server dry run)"
         } else {
@@ -58,6 +59,21 @@ pub(crate) async fn run(args: &ApplyArgs) -> anyhow::Result<()> {
         println!("{}: {done}", name_of(object));
     }
     Ok(())
+}
+
+/// A conflict with what was written by other means says what can be done about it.
+fn advised(error: anyhow::Error) -> anyhow::Error {
+    let conflicts = error.chain().any(|cause| {
+        let of_api = cause.downcast_ref::<kube::Error>();
+        of_api.is_some_and(|error| matches!(error, kube::Error::Api(status) if status.code == 409))
+    });
+    if !conflicts {
+        return error;
+    }
+    let told = sentence::of(&error);
+    anyhow!(
+        "{told}; --force-conflicts takes these fields over from who wrote them, portolanctl's other commands as well"
+    )
 }
 
 /// The objects of a file, or of what comes in.
@@ -116,6 +132,21 @@ pub(crate) fn name_of(object: &DynamicObject) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_conflict_names_the_way_out() {
+        let answered = |code| {
+            let status = kube::core::Status::failure("1 conflict", "").with_code(code);
+            let error = kube::Error::Api(Box::new(status));
+            Err::<(), _>(error).context("cannot apply it").unwrap_err()
+        };
+        let told = advised(answered(409)).to_string();
+        assert!(
+            told.starts_with("cannot apply it: 1 conflict; --force-conflicts "),
+            "{told}"
+        );
+        assert_eq!(sentence::of(&advised(answered(403))), "cannot apply it: 1 conflict");
+    }
 
     const DOCUMENTS: &str = "
 apiVersion: v1
