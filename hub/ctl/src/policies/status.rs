@@ -303,7 +303,7 @@ fn report(all: &Vec<Standing>, now: Timestamp) -> String {
 /// Whom a policy reaches, and whether anything came of it.
 fn reach(standing: &Standing) -> String {
     let quiet = if standing.rules.is_empty() {
-        "; none of its rules has done anything"
+        "; none of its rules is known to have acted (news takes up to a minute)"
     } else {
         ""
     };
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(
             report(&vec![quiet], now),
             "FaultInjection/ops/rehearsal: it reaches 7 callers (east/ops/op-0, east/ops/op-1, east/ops/op-2, east/ops/op-3, \
-             east/ops/op-4 and 2 more); none of its rules has done anything\n"
+             east/ops/op-4 and 2 more); none of its rules is known to have acted (news takes up to a minute)\n"
         );
         assert!(report(&Vec::new(), now).starts_with("there is no"));
     }
