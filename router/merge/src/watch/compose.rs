@@ -2,10 +2,8 @@
 //!
 //! Their type is what the members' own frames say, so that every client decodes them like any other event.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::WatchFormat;
 use super::event::around;
@@ -13,7 +11,7 @@ use crate::object_meta::INITIAL_EVENTS_END;
 use crate::wire;
 
 /// After the version in a bookmark of JSON.
-const AFTER_VERSION: &str = "\",\"creationTimestamp\":null}}}\n";
+const AFTER_VERSION: &[u8] = b"\"}}}\n";
 
 /// The type of the objects in this watch, which every event of it is written with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +19,8 @@ pub(super) struct EventTemplate {
     format: WatchFormat,
     kind: Box<str>,
     api_version: Box<str>,
-    /// What all bookmarks of JSON begin with, up to the version: one goes with each event.
-    bookmark: Option<Box<str>>,
+    /// What bookmarks of JSON begin with, up to the version: one goes with each event, and is not written anew for it.
+    bookmark: Option<Box<[u8]>>,
 }
 
 /// What is known of an object that is told of without its content.
@@ -44,23 +42,17 @@ impl EventTemplate {
             bookmark: None,
         };
         if format == WatchFormat::Json {
-            let stub = Stub {
-                version: "0",
-                ..Stub::default()
-            };
-            let bookmark = json_line("BOOKMARK", template.json(stub));
-            let before = bookmark
-                .strip_suffix(AFTER_VERSION)
-                .and_then(|text| text.strip_suffix('0'));
-            template.bookmark = before.map(Into::into);
+            let bookmark = template.bookmark("0", false, Value::Null);
+            let before = bookmark.strip_suffix(AFTER_VERSION);
+            template.bookmark = before.and_then(|text| text.strip_suffix(b"0")).map(Into::into);
         }
         template
     }
 
     /// A bookmark with a version in digits. `cells`: as of [`Self::event`].
-    pub(super) fn bookmark(&self, version: &str, initial_events_end: bool, cells: serde_json::Value) -> Bytes {
+    pub(super) fn bookmark(&self, version: &str, initial_events_end: bool, cells: Value) -> Bytes {
         if let (Some(before), false) = (&self.bookmark, initial_events_end) {
-            return [before, version, AFTER_VERSION].concat().into();
+            return [before, version.as_bytes(), AFTER_VERSION].concat().into();
         }
         let stub = Stub {
             version,
@@ -71,41 +63,35 @@ impl EventTemplate {
     }
 
     /// A whole frame. `cells`: for Tables, the row as the columns of the client have it.
-    pub(super) fn event(&self, event_type: &str, stub: Stub<'_>, cells: serde_json::Value) -> Bytes {
-        match self.format {
-            WatchFormat::Json => json_line(event_type, self.json(stub)).into(),
-            WatchFormat::Protobuf => {
-                let object = self.protobuf(stub);
-                let (before, after) = around(self.format, event_type, object.len());
-                [&before[..], &object, &after].concat().into()
-            }
-            WatchFormat::Table => json_line(event_type, self.table(stub, cells)).into(),
-        }
+    pub(super) fn event(&self, event_type: &str, stub: Stub<'_>, cells: Value) -> Bytes {
+        let object = match self.format {
+            WatchFormat::Json => self.json(stub),
+            WatchFormat::Protobuf => self.protobuf(stub),
+            WatchFormat::Table => self.table(stub, cells),
+        };
+        let (before, after) = around(self.format, event_type, object.len());
+        [&before[..], &object, &after].concat().into()
     }
 
-    fn json<'a>(&'a self, stub: Stub<'a>) -> Object<'a> {
-        Object {
-            kind: &self.kind,
-            api_version: &self.api_version,
-            metadata: stub.into(),
-        }
+    fn json(&self, stub: Stub<'_>) -> Vec<u8> {
+        let object = json!({"kind": self.kind, "apiVersion": self.api_version, "metadata": meta(stub)});
+        object.to_string().into_bytes()
     }
 
     /// As the API server converts any object of a Table watch, bookmarks too: one row around its metadata.
-    fn table<'a>(&'a self, stub: Stub<'a>, cells: serde_json::Value) -> Table<'a> {
-        let object = Object {
-            kind: "PartialObjectMetadata",
-            ..self.json(stub)
-        };
-        Table {
-            kind: &self.kind,
-            api_version: &self.api_version,
-            metadata: TableMeta {
-                resource_version: stub.version,
-            },
-            column_definitions: (),
-            rows: [Row { cells, object }],
-        }
+    fn table(&self, stub: Stub<'_>, cells: Value) -> Vec<u8> {
+        let row = json!({
+            "cells": cells,
+            "object": {"kind": "PartialObjectMetadata", "apiVersion": self.api_version, "metadata": meta(stub)},
+        });
+        let object = json!({
+            "kind": self.kind,
+            "apiVersion": self.api_version,
+            "metadata": {"resourceVersion": stub.version},
+            "columnDefinitions": null,
+            "rows": [row],
+        });
+        object.to_string().into_bytes()
     }
 
     fn protobuf(&self, stub: Stub<'_>) -> Vec<u8> {
@@ -138,79 +124,24 @@ impl EventTemplate {
     }
 }
 
-/// `metav1.WatchEvent` in JSON.
-#[derive(Serialize)]
-struct Event<'a, O> {
-    r#type: &'a str,
-    object: O,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Object<'a> {
-    kind: &'a str,
-    api_version: &'a str,
-    metadata: Meta<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Meta<'a> {
-    #[serde(skip_serializing_if = "str::is_empty")]
-    name: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    namespace: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    uid: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    resource_version: &'a str,
-    /// Null. Typed servers write it for every object, and some clients' decoders want it.
-    creation_timestamp: (),
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    annotations: BTreeMap<&'static str, &'static str>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Table<'a> {
-    kind: &'a str,
-    api_version: &'a str,
-    metadata: TableMeta<'a>,
-    column_definitions: (),
-    rows: [Row<'a>; 1],
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct TableMeta<'a> {
-    resource_version: &'a str,
-}
-
-#[derive(Serialize)]
-struct Row<'a> {
-    cells: serde_json::Value,
-    object: Object<'a>,
-}
-
-impl<'a> From<Stub<'a>> for Meta<'a> {
-    fn from(stub: Stub<'a>) -> Self {
-        let end = stub.initial_events_end.then_some((INITIAL_EVENTS_END, "true"));
-        Self {
-            name: stub.name,
-            namespace: stub.namespace,
-            uid: stub.uid,
-            resource_version: stub.version,
-            creation_timestamp: (),
-            annotations: end.into_iter().collect(),
+fn meta(stub: Stub<'_>) -> Value {
+    let mut meta = serde_json::Map::new();
+    for (name, text) in [
+        ("name", stub.name),
+        ("namespace", stub.namespace),
+        ("uid", stub.uid),
+        ("resourceVersion", stub.version),
+    ] {
+        if !text.is_empty() {
+            meta.insert(name.to_owned(), text.into());
         }
     }
-}
-
-fn json_line(event_type: &str, object: impl Serialize) -> String {
-    let r#type = event_type;
-    let mut line = serde_json::to_string(&Event { r#type, object }).expect("all of it is text");
-    line.push('\n');
-    line
+    if stub.initial_events_end {
+        meta.insert("annotations".to_owned(), json!({INITIAL_EVENTS_END: "true"}));
+    }
+    // Typed servers write it for every object, and some clients' decoders want it.
+    meta.insert("creationTimestamp".to_owned(), Value::Null);
+    meta.into()
 }
 
 #[cfg(test)]
@@ -221,7 +152,7 @@ mod tests {
     fn a_bookmark_is_the_same_however_it_is_written() {
         for format in [WatchFormat::Json, WatchFormat::Protobuf, WatchFormat::Table] {
             let template = EventTemplate::new(format, "Po\"d", "v1");
-            let cells = || serde_json::json!(["", null]);
+            let cells = || json!(["", null]);
             let stub = Stub {
                 version: "1042",
                 ..Stub::default()
