@@ -194,7 +194,6 @@ impl Edge {
             frames: Budget::new(FRAME_BYTES),
             turns: Turns::default(),
             ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
-            tasks: parts.tasks.clone(),
         });
         Arc::new(Self {
             parts,

@@ -33,7 +33,6 @@ use portolan_merge::cursor::Cursor;
 use portolan_merge::query::CollectionQuery;
 use portolan_merge::resume::{Comeback, Resume, Resumed, Stream};
 use portolan_merge::watch::{Budget, Sent};
-use portolan_runtime::Tasks;
 use tokio::sync::Semaphore;
 
 pub(crate) use self::leg::Asking;
@@ -88,8 +87,6 @@ pub(crate) struct FanOuts {
     pub(crate) turns: Turns,
     /// Bytes that lists may read ahead, together.
     pub(crate) ahead: Arc<Semaphore>,
-    /// Cancelled when the router drains.
-    pub(crate) tasks: Tasks,
 }
 
 /// One request to several members.

@@ -270,6 +270,11 @@ impl WatchedFan {
         self.0.open.waker.register(cx.waker());
         self.0.open.take()
     }
+
+    /// As [`Watched::drains`].
+    pub(crate) fn drains(&self) -> bool {
+        self.0.drains()
+    }
 }
 
 impl Drop for Watched {

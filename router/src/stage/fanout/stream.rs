@@ -16,7 +16,6 @@ use http_body::{Body as _, Frame};
 use portolan_merge::watch::{Output, WatchMerge};
 use portolan_runtime::Backoff;
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::Told;
 use super::connect::{Connecting, Shared};
@@ -53,7 +52,6 @@ pub(super) struct Begun {
     pub(super) shape: Shape,
     /// One per leg.
     pub(super) links: Vec<Link>,
-    pub(super) drain: Pin<Box<WaitForCancellationFutureOwned>>,
     pub(super) watched: WatchedFan,
     pub(super) ending: Ending,
 }
@@ -150,11 +148,10 @@ pub(super) struct MergedWatch {
     /// After all else, instead of a bookmark.
     last: Option<Bytes>,
     wakes: Arc<Wakes>,
-    /// Wakes for the two below.
+    /// Wakes for the next.
     control: Waker,
     ends: Pin<Box<Sleep>>,
     begun: Instant,
-    drain: Pin<Box<WaitForCancellationFutureOwned>>,
     watched: WatchedFan,
     shown: Registered,
     /// The leg to begin with.
@@ -173,7 +170,6 @@ impl MergedWatch {
             told,
             shape,
             links,
-            drain,
             watched,
             ending,
         } = begun;
@@ -211,7 +207,6 @@ impl MergedWatch {
             out: Output::default(),
             last: None,
             wakes,
-            drain,
             watched,
             shown,
             next: 0,
@@ -237,12 +232,12 @@ impl MergedWatch {
                 FanVerdict::Replanned(plan) => self.replan(plan),
             }
         }
-        if self.over || !self.wakes.take(self.legs.len()) {
+        let drains = self.watched.drains();
+        if self.over || !(self.wakes.take(self.legs.len()) || drains) {
             return;
         }
         let mut cx = Context::from_waker(&self.control);
         let due = self.ends.as_mut().poll(&mut cx).is_ready();
-        let drains = self.drain.as_mut().poll(&mut cx).is_ready();
         let until = if drains && !due && self.says_too_little() {
             Some((self.begun + SHORTEST).min(self.ends.deadline()))
         } else if due && !drains && self.merge.is_changing() {

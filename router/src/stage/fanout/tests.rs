@@ -12,6 +12,7 @@ use opentelemetry::Context;
 use portolan_merge::cursor::{Slot, Universe};
 use portolan_merge::resume::ResumeBounds;
 use portolan_merge::watch::Start;
+use portolan_runtime::Tasks;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -165,7 +166,6 @@ impl World {
             frames: Budget::new(FRAME_BYTES),
             turns: Turns::default(),
             ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
-            tasks: Tasks::new(),
         });
         Self {
             members,

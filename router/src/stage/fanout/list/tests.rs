@@ -149,7 +149,6 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         frames: Budget::new(FRAME_BYTES),
         turns: Turns::default(),
         ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
-        tasks: Tasks::new(),
     };
     let uids: Vec<_> = routing
         .snapshot

@@ -21,7 +21,7 @@ impl World {
         let injector = Injector {
             routing: self.fanouts.routing.clone(),
             injected: self.injected(),
-            tasks: self.fanouts.tasks.clone(),
+            tasks: Tasks::new(),
         };
         (!faults.is_empty())
             .then(|| WatchInjection::new(injector, view, asked, faults))

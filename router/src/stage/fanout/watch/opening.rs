@@ -310,14 +310,12 @@ impl Opening {
             &asking.caller,
             routing,
         );
-        let drain = Box::pin(fanouts.tasks.token().cancelled_owned());
         let ending = Ending::default();
         let mut stream = MergedWatch::new(Begun {
             merge,
             told: begin.told,
             shape,
             links,
-            drain,
             watched,
             plan,
             shared,
