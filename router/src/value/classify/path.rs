@@ -19,7 +19,11 @@ const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 /// Whether the API server could have an object of this name; the rule for segments of resource paths.
 pub(super) fn is_segment_name(name: &str) -> bool {
-    !matches!(name, "" | "." | "..") && !name.contains(['/', '%'])
+    !is_empty_or_dots(name) && !name.contains(['/', '%'])
+}
+
+fn is_empty_or_dots(segment: &str) -> bool {
+    matches!(segment, "" | "." | "..")
 }
 
 /// The byte that two hexadecimal digits spell.
@@ -86,7 +90,7 @@ fn segments(path: &str) -> Result<Vec<Cow<'_, str>>, Fault> {
     let mut rest = path;
     while !matches!(rest, "" | "/") {
         let (segment, after) = first_segment(rest);
-        segments.push(if plain && !matches!(segment, "" | "." | "..") {
+        segments.push(if plain && !is_empty_or_dots(segment) {
             Cow::Borrowed(segment)
         } else {
             decode(segment)?

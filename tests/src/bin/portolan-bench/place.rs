@@ -9,7 +9,7 @@ use http::header::{ACCEPT, AUTHORIZATION};
 use http::{HeaderMap, HeaderValue};
 
 use crate::load::{self, Client, Route};
-use crate::report::{GetRow, LatencyRow, WatchRow};
+use crate::report::{GetRow, LatencyRow, WatchRow, median};
 use crate::usage::{self, count};
 
 /// Requests in flight in the throughput rows.
@@ -18,6 +18,8 @@ const AT_ONCE: usize = 64;
 const CONNECTIONS: usize = 4;
 /// Requests of each subject before anything counts: caches, connections, page faults.
 const WARM_UP: usize = 500;
+/// Of latencies, in thousandths.
+const QUANTILES: [usize; 2] = [500, 990];
 /// For the memory of a process to come to rest after its watches are open.
 const SETTLE: Duration = Duration::from_secs(2);
 const EVENTS_PATIENCE: Duration = Duration::from_mins(1);
@@ -118,20 +120,22 @@ pub(crate) async fn gets(subjects: &[Subject], server: i32, path: &str, amount: 
 /// GETs at a fixed pace.
 pub(crate) async fn latencies(subjects: &[Subject], path: &str, amount: Amount) -> anyhow::Result<Vec<LatencyRow>> {
     let clients = warm(subjects, path, amount).await?;
-    let mut all = vec![(Vec::new(), Vec::new()); subjects.len()];
+    let mut all = vec![[(Vec::new(), 0.0), (Vec::new(), 0.0)]; subjects.len()];
     for _ in 0..amount.rounds {
-        for ((subject, client), (p50, p99)) in subjects.iter().zip(&clients).zip(&mut all) {
+        for ((subject, client), quantiles) in subjects.iter().zip(&clients).zip(&mut all) {
             let timings = client.paced(path, amount.rate, amount.paced).await;
             let timings = timings.with_context(|| subject.name)?;
-            p50.push(timings.quantile(500));
-            p99.push(timings.quantile(990));
+            // Of rounds the median: one in which the machine stood still would be all that is seen.
+            for ((rounds, middle), thousandths) in quantiles.iter_mut().zip(QUANTILES) {
+                *middle = median(rounds, timings.quantile(thousandths).as_secs_f64() * 1000.0);
+            }
         }
     }
-    // Of rounds the median: one in which the machine stood still would be all that is seen.
-    let of = |(p50, p99): &(Vec<Duration>, Vec<Duration>)| (median(p50) * 1000.0, median(p99) * 1000.0);
+    let of = |[(_, p50), (_, p99)]: &[(Vec<f64>, f64); 2]| (*p50, *p99);
     let direct = all.first().map(of).unwrap_or_default();
-    let row = |(subject, rounds): (&Subject, &(Vec<Duration>, Vec<Duration>))| {
-        let (p50, p99) = of(rounds);
+    let row = |(subject, quantiles)| {
+        let subject: &Subject = subject;
+        let (p50, p99) = of(quantiles);
         LatencyRow {
             name: subject.name,
             p50,
@@ -141,14 +145,6 @@ pub(crate) async fn latencies(subjects: &[Subject], path: &str, amount: Amount) 
         }
     };
     Ok(subjects.iter().zip(&all).map(row).collect())
-}
-
-/// Seconds, the less of the two in the middle; of none 0.
-fn median(all: &[Duration]) -> f64 {
-    let mut all = all.to_vec();
-    all.sort_unstable();
-    all.get(all.len().saturating_sub(1) / 2)
-        .map_or(0.0, Duration::as_secs_f64)
 }
 
 /// Memory per idle watch, and that all of them are alive: each tells of one event.

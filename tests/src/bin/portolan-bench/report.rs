@@ -162,11 +162,11 @@ impl ListRow {
     }
 }
 
-/// Of these with one more.
-fn median(rounds: &mut Vec<f64>, round: f64) -> f64 {
+/// Of these with one more; of two in the middle the less.
+pub(crate) fn median(rounds: &mut Vec<f64>, round: f64) -> f64 {
     rounds.push(round);
     rounds.sort_unstable_by(f64::total_cmp);
-    rounds[rounds.len() / 2]
+    rounds[(rounds.len() - 1) / 2]
 }
 
 /// CPU is in seconds per 100,000 requests.
