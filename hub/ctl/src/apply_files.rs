@@ -63,11 +63,7 @@ pub(crate) async fn run(args: &ApplyArgs) -> anyhow::Result<()> {
 
 /// A conflict with what was written by other means says what can be done about it.
 fn advised(error: anyhow::Error) -> anyhow::Error {
-    let conflicts = error.chain().any(|cause| {
-        let of_api = cause.downcast_ref::<kube::Error>();
-        of_api.is_some_and(|error| matches!(error, kube::Error::Api(status) if status.code == 409))
-    });
-    if !conflicts {
+    if sentence::status(&error).is_none_or(|status| status.code != 409) {
         return error;
     }
     let told = sentence::of(&error);

@@ -23,6 +23,11 @@ pub(crate) fn of(error: &anyhow::Error) -> String {
     sentence
 }
 
+/// What an API server said, if one did.
+pub(crate) fn status(error: &anyhow::Error) -> Option<&Status> {
+    error.chain().find_map(status_of)
+}
+
 fn status_of<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a Status> {
     match cause.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => Some(status),

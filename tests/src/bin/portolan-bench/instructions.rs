@@ -1,8 +1,8 @@
 //! What a GET and an event cost the router beside a plain hyper forwarder, in instructions, in the same run and by the same tool.
 //!
 //! With a Pod of 4 KiB and a token of 1 KB; one request at a time, and some at once, where wake-ups are shared. Events of 3 KB come
-//! so slowly that each has a wake-up of its own. HAProxy stands beside them if it is in `PATH`, and callgrind tells by cause what each spends. Caller: `run`, which fails if the router costs more than it
-//! may.
+//! so slowly that each has a wake-up of its own. HAProxy stands beside them if it is in `PATH`, and callgrind tells by cause what each
+//! spends. Caller: `run`, which fails if the router costs more than it may.
 
 use std::path::Path;
 
