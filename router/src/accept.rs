@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use portolan_runtime::Tasks;
+use portolan_runtime::{Tasks, when_woken};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -168,7 +168,11 @@ impl Listener {
             .max_send_buf_size(SEND_BUFFER_BYTES)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT);
-        let ends = pin!(ends(self.tasks.clone(), client.clone(), self.config.known_within));
+        let ends = pin!(when_woken(ends(
+            self.tasks.clone(),
+            client.clone(),
+            self.config.known_within
+        )));
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
@@ -177,6 +181,7 @@ impl Listener {
         let served = {
             let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
             tokio::select! {
+                biased;
                 served = connection.as_mut() => served,
                 why = ends => {
                     connection.as_mut().graceful_shutdown();

@@ -52,6 +52,7 @@ pub mod secret;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
+mod woken;
 
 pub use backoff::Backoff;
 pub use chain::Chain;
@@ -60,3 +61,4 @@ pub use readiness::{Readiness, ReadyHandle};
 pub use secret::Secret;
 pub use tasks::Tasks;
 pub use telemetry::{Telemetry, TelemetryArgs};
+pub use woken::when_woken;

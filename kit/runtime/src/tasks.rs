@@ -24,6 +24,8 @@ use tokio_util::future::FutureExt as _;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::TaskTracker;
 
+use crate::when_woken;
+
 /// How long cut tasks get to run their destructors, after the deadline.
 const CUT_GRACE: Duration = Duration::from_millis(500);
 
@@ -279,9 +281,16 @@ impl Tasks {
     /// Combinators all the way: an async block has room for what it captured and once more for what it awaits.
     fn track(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let guard = self.scope.enter(name);
-        let cut = self.scope.cut.clone();
+        let cut = when_woken(self.scope.cut.clone().cancelled_owned());
+        let cut_or_ended = async move {
+            tokio::select! {
+                biased;
+                () = cut => {}
+                () = future => {}
+            }
+        };
         // Dropped after the future, also when the task is aborted: the scope is empty only when it is gone.
-        let tracked = future.with_cancellation_token_owned(cut).map(move |_| drop(guard));
+        let tracked = cut_or_ended.map(move |()| drop(guard));
         #[allow(clippy::disallowed_methods)] // the one place
         match &self.runtime {
             Some(runtime) => runtime.spawn(tracked).abort_handle(),

@@ -5,7 +5,6 @@
 //! and no span is around it. Caller: `line`.
 
 use std::cell::RefCell;
-use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracing::Event;
@@ -55,7 +54,12 @@ fn now(text: &mut String) {
             }
         }
         text.push_str(formatted);
-        let _ = write!(text, ".{:06}Z", since.subsec_micros());
+        // A digit before them, for the zeros that they begin with.
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(1_000_000 + since.subsec_micros());
+        text.push('.');
+        text.push_str(&digits[1..]);
+        text.push('Z');
     });
 }
 

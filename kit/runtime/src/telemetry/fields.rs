@@ -119,12 +119,12 @@ impl Visit for Object {
 
     fn record_i64(&mut self, field: &Field, value: i64) {
         self.name(field);
-        self.write(format_args!("{value}"));
+        self.text.push_str(itoa::Buffer::new().format(value));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.name(field);
-        self.write(format_args!("{value}"));
+        self.text.push_str(itoa::Buffer::new().format(value));
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::{Ping, PingPong};
 use http::uri::Authority;
+use portolan_runtime::when_woken;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
@@ -271,14 +272,26 @@ pub(crate) enum Ended {
 }
 
 impl Driver {
-    /// Runs the connection to its end. `idle` is asked after each ping and closes the connection when it says so; `doubt` is
-    /// told when a ping is late and nothing else comes, and when that is over.
-    pub(crate) async fn run(self, shared: &Connection, idle: impl Fn() -> bool, doubt: impl Fn(bool)) -> Ended {
+    /// Runs the connection to its end, at the latest until it is `cancelled`. `idle` is asked after each ping and closes the
+    /// connection when it says so; `doubt` is told when a ping is late and nothing else comes, and when that is over.
+    pub(crate) async fn run(
+        self,
+        shared: &Connection,
+        cancelled: impl Future<Output = ()>,
+        (idle, doubt): (impl Fn() -> bool, impl Fn(bool)),
+    ) -> Ended {
         let Self {
             connection,
             pings,
             tuning,
         } = self;
+        let beside = when_woken(async {
+            tokio::select! {
+                ended = watch(pings, tuning, idle, doubt, shared) => ended,
+                () = shared.cut.notified() => Ended::Cut,
+                () = cancelled => Ended::Cut,
+            }
+        });
         // The connection first: on a busy runtime what has come already is read before it is judged that nothing came.
         let ended = tokio::select! {
             biased;
@@ -289,8 +302,7 @@ impl Driver {
                     Ended::Broken
                 }
             },
-            ended = watch(pings, tuning, idle, doubt, shared) => ended,
-            () = shared.cut.notified() => Ended::Cut,
+            ended = beside => ended,
         };
         shared.close();
         ended

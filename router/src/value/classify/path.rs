@@ -79,7 +79,9 @@ pub(super) fn of(view: View, member: &str) -> Result<Path<'_>, Fault> {
 /// `/a/b` → `a`, `/b`. Empty or a lone slash → empty.
 fn first_segment(path: &str) -> (&str, &str) {
     let rest = path.strip_prefix('/').unwrap_or(path);
-    rest.split_at(rest.find('/').unwrap_or(rest.len()))
+    // Byte by byte: the search of a `str` is for long texts, and segments are short.
+    let end = rest.bytes().position(|byte| byte == b'/');
+    rest.split_at(end.unwrap_or(rest.len()))
 }
 
 /// Decodes segment by segment, up to the tail of a proxy. One slash at the end means nothing, as for the API server.
