@@ -39,9 +39,10 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 tools:
-	@at=$(PROFILE_DIR); [ -d "$$at/debug" ] && need=$$(( $(ROOM) < 2 ? $(ROOM) : 2 )) || need=$(ROOM); [ -d "$$at" ] || at=.; \
-		free=$$(df -Pk "$$at" | awk 'NR == 2 { print int($$4 / 1048576) }'); [ "$$free" -ge "$$need" ] || \
-		{ echo "$$free GB are free for $(PROFILE_DIR), and to build and to test takes $$need: free some, or set CARGO_TARGET_DIR to a folder that has them (ROOM=0: try all the same)" >&2; exit 1; }
+	@at="$(abspath $(PROFILE_DIR))"; [ -e "$$at/debug/portolan-testbed" ] && need=$$(( $(ROOM) < 2 ? $(ROOM) : 2 )) || need=$(ROOM); \
+		until [ -d "$$at" ]; do at=$$(dirname "$$at"); done; \
+		free=$$(df -Pk "$$at" | awk 'NR == 2 { print int($$4 / 1048576) }' || true); [ "$${free:-$$need}" -ge "$$need" ] || \
+		{ echo "$$free GB are free in $$at, and to build and to test takes $$need: free some, or set CARGO_TARGET_DIR to a folder that has them (ROOM=0: try all the same)" >&2; exit 1; }
 	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install rustup from your distribution or https://rustup.rs, then run make again" >&2; exit 1; }
 	@command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer (https://go.dev/dl), then run make again; the testbed builds kube-apiserver and etcd with it" >&2; exit 1; }
 	@command -v cc >/dev/null || { echo "a C compiler is missing: install gcc or clang (aws-lc needs it), then run make again" >&2; exit 1; }

@@ -203,7 +203,11 @@ impl Listener {
             .header_read_timeout(self.config.head_timeout)
             .max_buf_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS);
-        let ends = pin!(ends(self.tasks.clone(), client.clone(), self.config.known_within));
+        let ends = pin!(when_woken(ends(
+            self.tasks.clone(),
+            client.clone(),
+            self.config.known_within
+        )));
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
@@ -212,6 +216,7 @@ impl Listener {
         let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
         let mut connection = pin!(connection);
         tokio::select! {
+            biased;
             served = connection.as_mut() => served,
             why = ends => {
                 connection.as_mut().graceful_shutdown();

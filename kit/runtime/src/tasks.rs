@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use futures::future::try_join;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
@@ -282,15 +283,10 @@ impl Tasks {
     fn track(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let guard = self.scope.enter(name);
         let cut = when_woken(self.scope.cut.clone().cancelled_owned());
-        let cut_or_ended = async move {
-            tokio::select! {
-                biased;
-                () = cut => {}
-                () = future => {}
-            }
-        };
-        // Dropped after the future, also when the task is aborted: the scope is empty only when it is gone.
-        let tracked = cut_or_ended.map(move |()| drop(guard));
+        // Whichever ends first ends both. Dropped before the guard, also when the task is aborted: the scope is empty only when
+        // they are gone.
+        let either = try_join(cut.map(Err::<(), ()>), future.map(Err::<(), ()>));
+        let tracked = either.map(move |_| drop(guard));
         #[allow(clippy::disallowed_methods)] // the one place
         match &self.runtime {
             Some(runtime) => runtime.spawn(tracked).abort_handle(),

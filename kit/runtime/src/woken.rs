@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures::task::AtomicWaker;
+use tokio::task::coop::unconstrained;
 
 struct Woken {
     due: AtomicBool,
@@ -23,7 +24,7 @@ impl Wake for Woken {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.due.store(true, Ordering::Release);
+        self.due.swap(true, Ordering::AcqRel);
         self.task.wake();
     }
 }
@@ -36,14 +37,16 @@ pub async fn when_woken<F: Future>(future: F) -> F::Output {
         task: AtomicWaker::new(),
     });
     let waker = Waker::from(woken.clone());
-    let mut future = pin!(future);
+    // It is asked so seldom that it takes nobody's time; and what is beside it may have used up all that the task may take at once.
+    let mut future = pin!(unconstrained(future));
     poll_fn(|cx| {
         // First: what wakes it from here on is seen below, or wakes the task.
         woken.task.register(cx.waker());
         if !woken.due.load(Ordering::Acquire) {
             return Poll::Pending;
         }
-        woken.due.store(false, Ordering::Relaxed);
+        // Swapped, on both sides, so that what came since it was looked at is seen by the poll.
+        woken.due.swap(false, Ordering::AcqRel);
         future.as_mut().poll(&mut Context::from_waker(&waker))
     })
     .await

@@ -129,6 +129,45 @@ async fn an_aborted_task_leaves_no_trace() {
     assert!(tasks.shutdown(SECOND).await.is_clean());
 }
 
+/// Looks how many tasks count as running when its own is dropped.
+struct Dropped(Tasks, Arc<Mutex<Vec<usize>>>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.1.lock().push(self.0.scope.tracker.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_counts_until_its_future_is_gone() {
+    let running = Arc::default();
+    let tasks = Tasks::new();
+    let task = |ends: bool| {
+        let dropped = Dropped(tasks.clone(), Arc::clone(&running));
+        tasks.spawn("counted", async move {
+            let _dropped = dropped;
+            if !ends {
+                std::future::pending().await
+            }
+        })
+    };
+    task(true);
+    tokio::task::yield_now().await;
+    task(false).abort();
+    tokio::task::yield_now().await;
+    let aborted = task(false);
+    tokio::task::yield_now().await;
+    aborted.abort();
+    tokio::task::yield_now().await;
+    task(false);
+    assert!(!tasks.shutdown(SECOND).await.is_clean(), "the last is cut");
+    assert_eq!(
+        *running.lock(),
+        [1; 4],
+        "ended, aborted before and after it was polled, cut"
+    );
+}
+
 #[test]
 fn spawns_on_the_runtime_asked_for() {
     let build = |name| {

@@ -148,7 +148,7 @@ pub(super) struct MergedWatch {
     /// After all else, instead of a bookmark.
     last: Option<Bytes>,
     wakes: Arc<Wakes>,
-    /// Wakes for the next.
+    /// Wakes for `ends`.
     control: Waker,
     ends: Pin<Box<Sleep>>,
     begun: Instant,

@@ -135,7 +135,7 @@ impl Matcher {
         };
         let verbs = self.verbs.sets(Some(asked.verb));
         let mut dimensions = [groups, resources, verbs, namespaces].map(Union::of);
-        // The one with the fewest rows says of most words of thousands that there are none.
+        // The one with the fewest rows says of most blocks of thousands that there are none.
         dimensions.sort_unstable_by_key(|union| union.count);
         let clusters = asked
             .clusters
@@ -149,16 +149,18 @@ impl Matcher {
             let count = BLOCK.min(range.end - first);
             let (rows, of) = (&mut rows[..count], &mut of[..count]);
             rows.fill(u64::MAX);
-            let mut keep = |sets: &mut dyn Iterator<Item = &&Bits>| {
+            let mut narrow = |sets: &mut dyn Iterator<Item = &&Bits>| {
                 of.fill(0);
                 sets.for_each(|set| set.add_to(of, first));
                 keep(rows, of)
             };
-            let left = dimensions.iter().all(|union| keep(&mut union.sets().iter()))
-                && keep(&mut clusters.iter().chain([&&self.clusters.any]))
-                && (!asked.election || keep(&mut [&self.leases].iter()));
-            let words = (first..).zip(rows.iter().filter(|_| left));
-            for (index, rows) in words.filter(|(_, rows)| **rows != 0) {
+            let left = dimensions.iter().all(|union| narrow(&mut union.sets().iter()))
+                && narrow(&mut clusters.iter().chain([&&self.clusters.any]))
+                && (!asked.election || narrow(&mut [&self.leases].iter()));
+            if !left {
+                continue;
+            }
+            for (index, rows) in (first..).zip(&*rows).filter(|(_, rows)| **rows != 0) {
                 tell(index, *rows);
             }
         }

@@ -165,9 +165,12 @@ proptest! {
         rules in vec(vec(row(), 0..3), 0..150),
         // Seldom more than are looked at together.
         times in prop::sample::select(&[1, 1, 1, 1, 1, 1, 1, 30][..]),
+        before in prop::sample::select(&[0, 0, 0, 1_000, 1_100][..]),
         questions in vec(question(), 1..20),
     ) {
-        let rules = vec![rules; times].concat();
+        // Rows that no request meets, so that sets begin and end within blocks.
+        let nothing = vec![ResourceRule { verbs: vec!["nothing".to_owned()], ..rule(&["pods"], &["z"]) }];
+        let rules = [vec![nothing; before], vec![rules; times].concat()].concat();
         for empty in [Empty::MatchesNothing, Empty::MatchesAll] {
             let matcher = matcher(&rules, empty);
             for question in &questions {
