@@ -147,7 +147,7 @@ async fn a_task_counts_until_its_future_is_gone() {
         tasks.spawn("counted", async move {
             let _dropped = dropped;
             if !ends {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         })
     };
