@@ -43,27 +43,11 @@ impl Bits {
         self.first..self.first + self.words.len()
     }
 
-    /// Adds the numbers from `index * WORD` on to those of so many words.
-    pub(super) fn add_to(&self, words: &mut [u64], index: usize) {
-        let from = self.first.max(index);
-        let to = self.range().end.min(index + words.len());
-        if from < to {
-            let own = &self.words[from - self.first..to - self.first];
-            for (word, own) in words[from - index..].iter_mut().zip(own) {
-                *word |= own;
-            }
-        }
+    /// The numbers from `index * WORD` on.
+    pub(super) fn word(&self, index: usize) -> u64 {
+        // Below `first` it wraps past any length.
+        self.words.get(index.wrapping_sub(self.first)).copied().unwrap_or(0)
     }
-}
-
-/// Keeps of some words what others have too. Whether anything is left.
-pub(super) fn keep(words: &mut [u64], others: &[u64]) -> bool {
-    let both = words.iter_mut().zip(others);
-    let left = both.fold(0, |left, (word, other)| {
-        *word &= other;
-        left | *word
-    });
-    left != 0
 }
 
 /// The union of some sets: what a request may meet by one of its words.
@@ -91,14 +75,14 @@ impl<'a> Union<'a> {
         union
     }
 
-    /// Those of the sets that hold anything.
-    pub(super) fn sets(&self) -> &[&'a Bits] {
-        &self.sets[..self.used]
+    /// The numbers from `index * WORD` on.
+    pub(super) fn word(&self, index: usize) -> u64 {
+        self.sets[..self.used].iter().fold(0, |all, set| all | set.word(index))
     }
 
     /// No other word has any.
     pub(super) fn range(&self) -> Range<usize> {
-        let ranges = || self.sets().iter().map(|set| set.range());
+        let ranges = || self.sets[..self.used].iter().map(|set| set.range());
         let first = ranges().map(|range| range.start).min().unwrap_or(0);
         first..ranges().map(|range| range.end).max().unwrap_or(0)
     }

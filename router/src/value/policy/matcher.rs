@@ -9,13 +9,11 @@ use std::collections::BTreeMap;
 
 use portolan_crds::circuit_breaker::ResourceRule;
 
-use super::bits::{Bits, NOTHING, Rows, Union, WORD, keep};
+use super::bits::{Bits, NOTHING, Rows, Union, WORD};
 use crate::value::hashed::HashMap;
 
 /// The word that takes anything.
 const ANY: &str = "*";
-/// Words of 64 rows that are looked at together, which takes a processor few steps.
-const BLOCK: usize = 16;
 /// Plural name of the objects of leader elections.
 const LEASES: &str = "leases";
 
@@ -135,7 +133,7 @@ impl Matcher {
         };
         let verbs = self.verbs.sets(Some(asked.verb));
         let mut dimensions = [groups, resources, verbs, namespaces].map(Union::of);
-        // The one with the fewest rows says of most blocks of thousands that there are none.
+        // The one with the fewest rows says of most words of thousands that there are none.
         dimensions.sort_unstable_by_key(|union| union.count);
         let clusters = asked
             .clusters
@@ -143,25 +141,22 @@ impl Matcher {
             .filter_map(|cluster| self.clusters.named.get(*cluster));
         // Empty, and nothing allocated, as long as no rule names a cluster of the request.
         let clusters: Vec<&Bits> = clusters.collect();
-        let range = dimensions[0].range();
-        let (mut rows, mut of) = ([0; BLOCK], [0; BLOCK]);
-        for first in range.clone().step_by(BLOCK) {
-            let count = BLOCK.min(range.end - first);
-            let (rows, of) = (&mut rows[..count], &mut of[..count]);
-            rows.fill(u64::MAX);
-            let mut narrow = |sets: &mut dyn Iterator<Item = &&Bits>| {
-                of.fill(0);
-                sets.for_each(|set| set.add_to(of, first));
-                keep(rows, of)
-            };
-            let left = dimensions.iter().all(|union| narrow(&mut union.sets().iter()))
-                && narrow(&mut clusters.iter().chain([&&self.clusters.any]))
-                && (!asked.election || narrow(&mut [&self.leases].iter()));
-            if !left {
-                continue;
+        for index in dimensions[0].range() {
+            let mut rows = u64::MAX;
+            for union in &dimensions {
+                rows &= union.word(index);
+                if rows == 0 {
+                    break;
+                }
             }
-            for (index, rows) in (first..).zip(&*rows).filter(|(_, rows)| **rows != 0) {
-                tell(index, *rows);
+            rows &= clusters
+                .iter()
+                .fold(self.clusters.any.word(index), |rows, set| rows | set.word(index));
+            if asked.election {
+                rows &= self.leases.word(index);
+            }
+            if rows != 0 {
+                tell(index, rows);
             }
         }
     }
