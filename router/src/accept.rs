@@ -168,11 +168,7 @@ impl Listener {
             .max_send_buf_size(SEND_BUFFER_BYTES)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT);
-        let ends = pin!(when_woken(ends(
-            self.tasks.clone(),
-            client.clone(),
-            self.config.known_within
-        )));
+        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within);
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
@@ -203,11 +199,7 @@ impl Listener {
             .header_read_timeout(self.config.head_timeout)
             .max_buf_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS);
-        let ends = pin!(when_woken(ends(
-            self.tasks.clone(),
-            client.clone(),
-            self.config.known_within
-        )));
+        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within);
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
@@ -227,11 +219,13 @@ impl Listener {
 }
 
 /// When a connection is to be told to go, and why.
-async fn ends(tasks: Tasks, client: Arc<Connection>, known_within: Duration) -> Why {
-    tokio::select! {
-        () = tasks.cancelled() => Why::Drain,
-        () = client.is_a_stranger_after(known_within) => Why::Stranger,
-    }
+fn ends(tasks: Tasks, client: Arc<Connection>, known_within: Duration) -> impl Future<Output = Why> + Unpin {
+    when_woken(async move {
+        tokio::select! {
+            () = tasks.cancelled() => Why::Drain,
+            () = client.is_a_stranger_after(known_within) => Why::Stranger,
+        }
+    })
 }
 
 /// Requests that run are finished in a drain. A stranger's are answered if that takes no longer than to find out whose they

@@ -52,7 +52,7 @@ pub mod secret;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
-mod woken;
+mod wakes;
 
 pub use backoff::Backoff;
 pub use chain::Chain;
@@ -61,4 +61,4 @@ pub use readiness::{Readiness, ReadyHandle};
 pub use secret::Secret;
 pub use tasks::Tasks;
 pub use telemetry::{Telemetry, TelemetryArgs};
-pub use woken::when_woken;
+pub use wakes::{Wakes, when_woken};

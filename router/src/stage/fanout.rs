@@ -21,7 +21,6 @@ mod partial;
 pub(crate) mod socket;
 mod stream;
 pub(crate) mod table;
-mod wake;
 mod watch;
 
 use std::sync::Arc;

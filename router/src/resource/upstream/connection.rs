@@ -278,7 +278,8 @@ impl Driver {
         self,
         shared: &Connection,
         cancelled: impl Future<Output = ()>,
-        (idle, doubt): (impl Fn() -> bool, impl Fn(bool)),
+        idle: impl Fn() -> bool,
+        doubt: impl Fn(bool),
     ) -> Ended {
         let Self {
             connection,

@@ -324,7 +324,7 @@ impl Pool {
         let idle_since = Mutex::new(None);
         let idle = || self.close_if_idle(&connection, &idle_since);
         let doubt = |doubted| if doubted { self.prepare() } else { self.recovered() };
-        let ended = driver.run(&connection, shared.tasks.cancelled(), (idle, doubt)).await;
+        let ended = driver.run(&connection, shared.tasks.cancelled(), idle, doubt).await;
         connection.close();
         match ended {
             Ended::Broken => shared.dialer.broke(&connection.way, &"a connection broke"),

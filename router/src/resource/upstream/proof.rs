@@ -39,7 +39,7 @@ pub(super) async fn prove(dialed: Dialed) -> Result<(), ConnectError> {
     let answer = tokio::select! {
         biased;
         answer = asking.as_mut() => Some(answer),
-        _ = driver.run(&connection, std::future::pending(), (|| false, |_| {})) => asking.now_or_never(),
+        _ = driver.run(&connection, std::future::pending(), || false, |_| {}) => asking.now_or_never(),
     };
     match answer {
         Some(Ok(head)) if is_gateways(&head) => Err(failed(format!("it answered {}", head.status()))),

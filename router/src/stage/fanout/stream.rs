@@ -14,14 +14,13 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as _, Frame};
 use portolan_merge::watch::{Output, WatchMerge};
-use portolan_runtime::Backoff;
+use portolan_runtime::{Backoff, Wakes};
 use tokio::time::{Instant, Sleep};
 
 use super::Told;
 use super::connect::{Connecting, Shared};
 use super::listing::ListingLeg;
 use super::open::{LegState, OpenLeg, Registered};
-use super::wake::Wakes;
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::upstream::{Body, BodyError, Ended, Ending};
 use crate::stage::inject::{StreamInjection, WatchInjection};

@@ -163,12 +163,12 @@ proptest! {
     #[test]
     fn all_rules_at_once_are_each_rule_by_itself(
         rules in vec(vec(row(), 0..3), 0..150),
-        // Seldom more than are looked at together.
+        // Seldom more than are kept without an allocation.
         times in prop::sample::select(&[1, 1, 1, 1, 1, 1, 1, 30][..]),
         before in prop::sample::select(&[0, 0, 0, 1_000, 1_100][..]),
         questions in vec(question(), 1..20),
     ) {
-        // Rows that no request meets, so that sets begin and end within blocks.
+        // Rows that no request meets, so that sets begin behind those.
         let nothing = vec![ResourceRule { verbs: vec!["nothing".to_owned()], ..rule(&["pods"], &["z"]) }];
         let rules = [vec![nothing; before], vec![rules; times].concat()].concat();
         for empty in [Empty::MatchesNothing, Empty::MatchesAll] {

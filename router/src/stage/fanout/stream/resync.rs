@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use portolan_merge::watch::{Act, Expiry, Listing, Start};
-use portolan_runtime::Backoff;
+use portolan_runtime::{Backoff, Wakes};
 use tokio::time::Instant;
 
 use super::{Failed, LegStream, Link, MergedWatch, RETRY_FIRST, RETRY_MOST, Reason};
@@ -16,7 +16,6 @@ use crate::resource::upstream::Body;
 use crate::stage::fanout::connect::{Answered, Away, Wish, connect, watch_legs};
 use crate::stage::fanout::listing::{NotListed, list};
 use crate::stage::fanout::open::{LegState, OpenLeg};
-use crate::stage::fanout::wake::Wakes;
 use crate::stage::inject::WatchInjection;
 use crate::stage::reply;
 use crate::value::event_boundary::EventBoundary;
