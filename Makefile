@@ -28,8 +28,9 @@ SUITES := $(call names,tests/tests tests/testbed/tests tests/node/tests)
 LONG := $(filter hub faults moves,$(SUITES))
 SUITES := $(LONG) $(filter-out $(LONG),$(SUITES))
 OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call names,*/tests */*/tests))
-# Gigabytes that a clean checkout needs: programs and tests, what Go keeps, what etcd writes. What fails of a full disk says little.
-ROOM ?= 12
+# Gigabytes that a clean checkout needs: programs and tests, built to be built again, what Go keeps, what etcd writes. What fails of a
+# full disk says little.
+ROOM ?= 20
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
