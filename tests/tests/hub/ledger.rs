@@ -47,13 +47,6 @@ async fn until_row(scene: &Scene, owner: &str, state: &str) -> u64 {
     until(&format!("{owner} {state}"), is_so).await
 }
 
-async fn following<T>(router: &mut Router, work: impl Future<Output = T>) -> T {
-    tokio::select! {
-        done = work => done,
-        () = router.follow_on() => unreachable!("it follows for ever"),
-    }
-}
-
 /// Killed between release and grant, and again as soon as the grant is written: nobody loses or doubles the namespace, and
 /// view revisions only grow.
 #[tokio::test]
@@ -69,10 +62,10 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
     let entered = until_row(&scene, "ops/old", "granted").await;
     let mut claim = shard_spec("east", &["ns-b"]);
     claim["selector"] = json!({"matchLabels": {"app": "another"}});
-    following(&mut router, scene.shard_says("old", "Distributed", "True/Ok")).await;
+    router.during(scene.shard_says("old", "Distributed", "True/Ok")).await;
     scene.shard("old", shard_spec("east", &["ns-a"])).await;
     scene.shard("new", claim).await;
-    following(&mut router, until_row(&scene, "ops/old", "releasing")).await;
+    router.during(until_row(&scene, "ops/old", "releasing")).await;
     let held = router.held.clone();
     drop((router, agent));
     scene.hub.kill().await.unwrap();
@@ -85,7 +78,7 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
     scene.hub.ready().await;
     // The agent is silent, and the router knows: the release stays promised.
     let mut router = scene.router("gateway", held).await;
-    let granted = following(&mut router, until_row(&scene, "ops/new", "granted")).await;
+    let granted = router.during(until_row(&scene, "ops/new", "granted")).await;
     assert!(granted > entered, "{granted} after {entered}");
     let held = router.held.clone();
     drop(router);
@@ -98,7 +91,7 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
         Some(("ops/new".to_owned(), granted, "granted".to_owned()))
     );
     let mut router = scene.router("gateway", held).await;
-    following(&mut router, scene.shard_says("new", "Complete", "True/Ok")).await;
+    router.during(scene.shard_says("new", "Complete", "True/Ok")).await;
     assert_eq!(
         scene.shard_status("new").await["clusters"][0]["namespaces"],
         json!(["ns-b"])

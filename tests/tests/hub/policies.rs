@@ -48,10 +48,7 @@ async fn policy_says(scene: &Scene, router: &mut Router, name: &str, condition: 
         (status["observedGeneration"] == json!(object.metadata.generation)).then_some(status)
     };
     let what = format!("{name}: {condition} {wanted}");
-    tokio::select! {
-        message = says(&what, condition, wanted, status) => message,
-        () = router.follow_on() => unreachable!("it follows for ever"),
-    }
+    router.during(says(&what, condition, wanted, status)).await
 }
 
 fn limit(burst: u32) -> Value {
@@ -191,10 +188,7 @@ async fn what_opens_is_told(scene: &Scene, router: &mut Router) {
         })
         .await;
     };
-    tokio::select! {
-        () = told => {}
-        () = router.follow_on() => {}
-    }
+    router.during(told).await;
 }
 
 #[tokio::test]
@@ -282,10 +276,7 @@ async fn events_say(scene: &Scene, router: &mut Router, wanted: &[(&str, i32)]) 
         let told = told_events(scene).await;
         if told == wanted { Ok(()) } else { Err(told) }
     });
-    tokio::select! {
-        () = told => {}
-        () = router.follow_on() => {}
-    }
+    router.during(told).await;
 }
 
 /// A limit that refuses all, or does no more, and a fault that was injected.

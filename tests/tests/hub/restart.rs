@@ -31,10 +31,7 @@ async fn a_restart_takes_nothing_from_routers() {
     let seen = router.transactions;
     router.follow("its commit", |router| router.transactions > seen).await;
     // Acknowledged by a router that goes on following: a later fact may be another transaction.
-    tokio::select! {
-        _ = scene.shard_says("shard", "Distributed", "True/Ok") => {}
-        () = router.follow_on() => {}
-    }
+    router.during(scene.shard_says("shard", "Distributed", "True/Ok")).await;
     let (held, ca) = (router.held.clone(), scene.ca().await.pem().to_owned());
     drop((router, agent));
 

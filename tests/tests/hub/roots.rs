@@ -108,10 +108,7 @@ async fn a_root_over_three_members_has_children() {
     let scene = Scene::start().await.unwrap();
     let _agents = members(&scene).await;
     let mut router = scene.router("gateway", Vec::new()).await;
-    tokio::select! {
-        () = lives(&scene) => {}
-        () = router.follow_on() => {}
-    }
+    router.during(lives(&scene)).await;
     scene.leaks_nothing().await;
 }
 
@@ -199,10 +196,7 @@ async fn a_root_is_shared_out_by_objects() {
         .await;
         scene.shard_says("root", "Complete", "True/Ok").await;
     };
-    tokio::select! {
-        () = balanced => {}
-        () = router.follow_on() => {}
-    }
+    router.during(balanced).await;
 }
 
 /// What an agent says that labels nothing but Pods, all of them.

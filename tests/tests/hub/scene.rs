@@ -1,6 +1,7 @@
 //! A hub cluster with the hub's program in it, and the two ends of its streams that tests play.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -369,10 +370,14 @@ impl Router {
         assert!(outcome.is_ok(), "never: {what}");
     }
 
-    /// Follows the hub for ever.
-    pub(crate) async fn follow_on(&mut self) {
+    /// Goes on following the hub while this is done: who does not acknowledge for a minute is no router any more.
+    pub(crate) async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
         loop {
-            self.next().await;
+            tokio::select! {
+                done = work.as_mut() => return done,
+                () = self.next() => {}
+            }
         }
     }
 

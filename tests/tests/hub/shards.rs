@@ -35,11 +35,7 @@ async fn statuses_tell_what_is_so() {
         bad_shards_are_told(&scene).await;
         scene.shard_says("good", "Distributed", "True/Ok").await;
     };
-    // The router goes on acknowledging for as long as the test looks.
-    tokio::select! {
-        () = looking => {}
-        () = router.follow_on() => {}
-    }
+    router.during(looking).await;
     drop(router);
     routers_troubles_are_told(&scene).await;
     drop(agent);
@@ -92,7 +88,7 @@ async fn bad_shards_are_told(scene: &Scene) {
 }
 
 async fn routers_troubles_are_told(scene: &Scene) {
-    let router = scene.router("gateway", Vec::new()).await;
+    let mut router = scene.router("gateway", Vec::new()).await;
     let breaker = v1::BreakerState {
         cluster: "east".to_owned(),
         traffic_class: "unary".to_owned(),
@@ -108,11 +104,32 @@ async fn routers_troubles_are_told(scene: &Scene) {
         .await;
     let agent = scene.agent("east").await;
     agent.report(&["ns-a", "ns-b"], &["operator-0"]).await;
+    router.during(a_held_member_is_told(scene)).await;
+    router.say(Kind::Breakers(v1::BreakerReport::default())).await;
+    let over = async {
+        scene.member_says("east", "Available", "True/Ok").await;
+        scene.shard_says("good", "MembersReachable", "True/Ok").await;
+        eventually("the metric is gone", || async {
+            !scene.metrics().await.contains("held_members{")
+        })
+        .await;
+    };
+    router.during(over).await;
+    let mut tunnel = good_member("east");
+    tunnel["access"] = json!("Tunnel");
+    scene.member("east", tunnel).await;
+    let message = scene.member_says("east", "Accepted", "False/NotImplemented").await;
+    assert!(message.contains("spec.access"), "{message}");
+    scene.member("east", good_member("east")).await;
+    scene.member_says("east", "Accepted", "True/Ok").await;
+}
+
+/// What a router cannot reach is told of the member, where the shard's owner looks, and as a figure.
+async fn a_held_member_is_told(scene: &Scene) {
     let message = scene.member_says("east", "Available", "False/Unreachable").await;
     for text in ["gateway", "certificate of another CA", "spec.caBundle"] {
         assert!(message.contains(text), "{message}");
     }
-    // What is held back is told where the shard's owner looks, and as a figure.
     let message = scene.shard_says("good", "MembersReachable", "False/Unreachable").await;
     for text in ["east (router gateway: certificate of another CA)", "429"] {
         assert!(message.contains(text), "{message}");
@@ -122,20 +139,6 @@ async fn routers_troubles_are_told(scene: &Scene) {
         scene.metrics().await.contains(metric)
     })
     .await;
-    router.say(Kind::Breakers(v1::BreakerReport::default())).await;
-    scene.member_says("east", "Available", "True/Ok").await;
-    scene.shard_says("good", "MembersReachable", "True/Ok").await;
-    eventually("the metric is gone", || async {
-        !scene.metrics().await.contains("held_members{")
-    })
-    .await;
-    let mut tunnel = good_member("east");
-    tunnel["access"] = json!("Tunnel");
-    scene.member("east", tunnel).await;
-    let message = scene.member_says("east", "Accepted", "False/NotImplemented").await;
-    assert!(message.contains("spec.access"), "{message}");
-    scene.member("east", good_member("east")).await;
-    scene.member_says("east", "Accepted", "True/Ok").await;
 }
 
 /// Two members have a namespace of the same name: one serves it, the other is named.
@@ -191,8 +194,5 @@ async fn a_handover_needs_two_edits_and_no_more() {
         // Two namespaces entered the old shard, one left it, and entered the new one.
         assert_eq!(status["viewRevision"], json!(4));
     };
-    tokio::select! {
-        () = looking => {}
-        () = router.follow_on() => {}
-    }
+    router.during(looking).await;
 }
