@@ -50,6 +50,8 @@ use self::usage::Usage;
 /// Of the short form, in `make test`; its peer a third of that.
 const SHORT: Duration = Duration::from_secs(12);
 const CRD: &str = include_str!("../../examples/greeting-crd.yaml");
+/// That each tenant lists, writes and reads under siege, at the least.
+const ROUNDS: usize = 4;
 /// What the two tenants ask for.
 const ONE: &str = "/api/v1/namespaces/s-one/configmaps";
 const TWO: &str = "/api/v1/namespaces/s-two/configmaps";
@@ -184,6 +186,11 @@ async fn two_tenants_notice_nothing_of_a_siege() {
     println!("attacks on the router, {} s:", lasts().as_secs());
     let attacks = attack(&bad, &nobody, &stop);
     tokio::time::sleep(lasts()).await;
+    // A busy machine is no failure: the siege goes on until both have seen enough of it.
+    eventually("both tenants go on", || async {
+        probes.iter().all(|probe| probe.rounds() >= ROUNDS)
+    })
+    .await;
     let used = Usage::of(router.pid).unwrap();
     stop.store(true, Ordering::Relaxed);
     ended(attacks).await;
@@ -194,7 +201,6 @@ async fn two_tenants_notice_nothing_of_a_siege() {
         let seen = probe.end().await;
         println!("tenant {tenant}: {seen}");
         assert_eq!(seen.failures, Vec::<String>::new(), "tenant {tenant}");
-        assert!(seen.answered > 10, "tenant {tenant}: {seen}");
     }
     assert!(applied > 0, "the operator did nothing");
     beside(&world).await;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::Method;
@@ -14,6 +14,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Probe {
     stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicUsize>,
     task: JoinSet<Seen>,
 }
 
@@ -28,8 +29,8 @@ pub(crate) struct Seen {
 impl Probe {
     /// Begins to list, write and read at `path`, in turn, on one connection, as clients do.
     pub(crate) fn start(door: Door, path: &'static str) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::<AtomicUsize>::default());
+        let (stopped, ended) = (stop.clone(), rounds.clone());
         let mut task = JoinSet::new();
         task.spawn(async move {
             let mut seen = Seen::default();
@@ -37,6 +38,7 @@ impl Probe {
                 Ok(line) => {
                     while !stopped.load(Ordering::Relaxed) {
                         seen.round(&line, path).await;
+                        ended.fetch_add(1, Ordering::Relaxed);
                         tokio::time::sleep(PAUSE).await;
                     }
                 }
@@ -44,7 +46,12 @@ impl Probe {
             }
             seen
         });
-        Self { stop, task }
+        Self { stop, rounds, task }
+    }
+
+    /// How often it has listed, written and read so far.
+    pub(crate) fn rounds(&self) -> usize {
+        self.rounds.load(Ordering::Relaxed)
     }
 
     pub(crate) async fn end(mut self) -> Seen {
