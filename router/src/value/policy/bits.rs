@@ -1,17 +1,28 @@
-//! Sets of row numbers as bits: of a compiled rule set, where only the words between the lowest and the highest are kept (what
-//! names one namespace in one rule of thousands is one word), and of the rows that one request meets.
+//! Sets of row numbers as bits: of a compiled rule set, where only what stands between the lowest and the highest is kept (what
+//! names one namespace in one rule of thousands is one block), and of the rows that one request meets.
 
+use std::array::from_fn;
 use std::ops::Range;
 
 /// Numbers per word.
-pub(super) const WORD: usize = u64::BITS as usize;
+const WORD: usize = u64::BITS as usize;
+/// Words that are looked at together. A number that is known, and small: so the compiler makes one loop over a block few
+/// instructions without branches.
+const WORDS: usize = 8;
+/// Numbers per block.
+const NUMBERS: usize = WORDS * WORD;
+
+/// As many rows as one look sees.
+pub(super) type Block = [u64; WORDS];
+
+const NONE: Block = [0; WORDS];
 
 /// A set of row numbers that is not changed any more.
 #[derive(Debug, Default)]
 pub(super) struct Bits {
-    /// Index of the first word that is kept.
+    /// Index of the first block that is kept.
     first: usize,
-    words: Vec<u64>,
+    blocks: Vec<Block>,
     /// How many it holds.
     count: usize,
 }
@@ -19,7 +30,7 @@ pub(super) struct Bits {
 /// The set that holds nothing.
 pub(super) static NOTHING: &Bits = &Bits {
     first: 0,
-    words: Vec::new(),
+    blocks: Vec::new(),
     count: 0,
 };
 
@@ -29,25 +40,40 @@ impl Bits {
         let (Some(lowest), Some(highest)) = (rows.first(), rows.last()) else {
             return Self::default();
         };
-        let first = lowest / WORD;
-        let mut words = vec![0; highest / WORD - first + 1];
+        let first = lowest / NUMBERS;
+        let mut blocks = vec![NONE; highest / NUMBERS - first + 1];
         for row in rows {
-            words[row / WORD - first] |= 1 << (row % WORD);
+            blocks[row / NUMBERS - first][row % NUMBERS / WORD] |= 1 << (row % WORD);
         }
         let count = rows.len();
-        Self { first, words, count }
+        Self { first, blocks, count }
     }
 
-    /// The words that are kept.
+    /// The blocks that are kept.
     fn range(&self) -> Range<usize> {
-        self.first..self.first + self.words.len()
+        self.first..self.first + self.blocks.len()
     }
 
-    /// The numbers from `index * WORD` on.
-    pub(super) fn word(&self, index: usize) -> u64 {
+    /// The numbers from `index * NUMBERS` on.
+    pub(super) fn block(&self, index: usize) -> &Block {
         // Below `first` it wraps past any length.
-        self.words.get(index.wrapping_sub(self.first)).copied().unwrap_or(0)
+        self.blocks.get(index.wrapping_sub(self.first)).unwrap_or(&NONE)
     }
+}
+
+/// What is in both.
+pub(super) fn both(one: &Block, other: &Block) -> Block {
+    from_fn(|at| one[at] & other[at])
+}
+
+/// What is in either.
+pub(super) fn either(one: &Block, other: &Block) -> Block {
+    from_fn(|at| one[at] | other[at])
+}
+
+/// Whether it has no row.
+pub(super) fn is_empty(block: &Block) -> bool {
+    block.iter().fold(0, |all, word| all | word) == 0
 }
 
 /// The union of some sets: what a request may meet by one of its words.
@@ -75,12 +101,13 @@ impl<'a> Union<'a> {
         union
     }
 
-    /// The numbers from `index * WORD` on.
-    pub(super) fn word(&self, index: usize) -> u64 {
-        self.sets[..self.used].iter().fold(0, |all, set| all | set.word(index))
+    /// The numbers from `index * NUMBERS` on.
+    pub(super) fn block(&self, index: usize) -> Block {
+        let sets = self.sets[..self.used].iter();
+        sets.fold(NONE, |all, set| either(&all, set.block(index)))
     }
 
-    /// No other word has any.
+    /// No other block has any.
     pub(super) fn range(&self) -> Range<usize> {
         let ranges = || self.sets[..self.used].iter().map(|set| set.range());
         let first = ranges().map(|range| range.start).min().unwrap_or(0);
@@ -88,36 +115,49 @@ impl<'a> Union<'a> {
     }
 }
 
-/// Words of [`Rows`] that need no allocation: 1,024 rows, as many as an object has at most.
-const FEW: usize = 16;
+/// Blocks of [`Rows`] that need no allocation: 1,024 rows, as many as an object has at most.
+const FEW: usize = 2;
 
 /// The rows that a request meets. Requests with the same rows meet the same rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rows {
-    few: [u64; FEW],
-    /// From the word [`FEW`] on, up to the last that has a row.
-    more: Vec<u64>,
+    few: [Block; FEW],
+    /// From the block [`FEW`] on, up to the last that has a row.
+    more: Vec<Block>,
 }
 
 impl Rows {
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.more.is_empty() && self.few.iter().all(|word| *word == 0)
+        self.more.is_empty() && self.few.iter().all(is_empty)
     }
 
-    /// These rows of a word, at least one. Words are set in ascending order.
-    pub(super) fn set(&mut self, index: usize, rows: u64) {
-        if let Some(word) = self.few.get_mut(index) {
-            *word = rows;
+    /// These rows of a block, at least one. Blocks are set in ascending order, below `end`.
+    pub(super) fn set(&mut self, index: usize, rows: Block, end: usize) {
+        if let Some(block) = self.few.get_mut(index) {
+            *block = rows;
             return;
         }
-        self.more.resize(index - FEW, 0);
+        if self.more.is_empty() {
+            self.more.reserve_exact(end - FEW);
+        }
+        self.more.resize(index - FEW, NONE);
         self.more.push(rows);
     }
 
-    /// The words that have rows, with their indexes.
-    pub(super) fn words(&self) -> impl Iterator<Item = (usize, u64)> {
-        let all = self.few.iter().chain(&self.more).copied().enumerate();
-        all.filter(|(_, rows)| *rows != 0)
+    /// The blocks, with their indexes.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &Block)> {
+        self.few.iter().chain(&self.more).enumerate()
+    }
+}
+
+/// The rows of a block that stands at this index, in ascending order.
+pub(super) fn each_row(index: usize, block: &Block, mut row: impl FnMut(usize)) {
+    for (at, word) in block.iter().enumerate() {
+        let mut rest = *word;
+        while rest != 0 {
+            row(index * NUMBERS + at * WORD + rest.trailing_zeros() as usize);
+            rest &= rest - 1;
+        }
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! A row is one `ResourceRule`. For each dimension (group, resource, verb, namespace, cluster) there is the set of rows
 //! that take anything and, by word, the set of rows that name it; a row matches if it is in one of the two in every
-//! dimension. So a request costs a look-up per dimension and at most a handful of ANDs for each 64 rows, whatever the rules are.
+//! dimension. So a request costs a look-up per dimension and a handful of ANDs for each 512 rows, whatever the rules are.
 //! The law (`tests`): the same answer as asking each rule by itself.
 
 use std::collections::BTreeMap;
 
 use portolan_crds::circuit_breaker::ResourceRule;
 
-use super::bits::{Bits, NOTHING, Rows, Union, WORD};
+use super::bits::{Bits, Block, NOTHING, Rows, Union, both, each_row, either, is_empty};
 use crate::value::hashed::HashMap;
 
 /// The word that takes anything.
@@ -99,26 +99,28 @@ impl Matcher {
     /// Tells the id of each rule that matches, once, in order.
     pub(crate) fn each(&self, asked: &Asked<'_>, mut found: impl FnMut(usize)) {
         let mut last = None;
-        self.each_word(asked, |index, rows| self.rules_of(index, rows, &mut last, &mut found));
+        self.each_block(asked, |index, rows, _| {
+            self.rules_of(index, &rows, &mut last, &mut found)
+        });
     }
 
     /// The rows that match.
     pub(super) fn rows(&self, asked: &Asked<'_>) -> Rows {
         let mut all = Rows::default();
-        self.each_word(asked, |index, rows| all.set(index, rows));
+        self.each_block(asked, |index, rows, end| all.set(index, rows, end));
         all
     }
 
     /// As [`Matcher::each`], of rows that are known already.
     pub(super) fn each_of(&self, rows: &Rows, mut found: impl FnMut(usize)) {
         let mut last = None;
-        for (index, rows) in rows.words() {
+        for (index, rows) in rows.blocks() {
             self.rules_of(index, rows, &mut last, &mut found);
         }
     }
 
-    /// Tells rows that match, 64 at a time, where there are any.
-    fn each_word(&self, asked: &Asked<'_>, mut tell: impl FnMut(usize, u64)) {
+    /// Tells rows that match, a block at a time, where there are any, and which block ends them all.
+    fn each_block(&self, asked: &Asked<'_>, mut tell: impl FnMut(usize, Block, usize)) {
         let [groups, resources, namespaces] = match asked.resource {
             Some(resource) => [
                 self.groups.sets(Some(resource.group)),
@@ -133,43 +135,45 @@ impl Matcher {
         };
         let verbs = self.verbs.sets(Some(asked.verb));
         let mut dimensions = [groups, resources, verbs, namespaces].map(Union::of);
-        // The one with the fewest rows says of most words of thousands that there are none.
+        // The one with the fewest rows says of most blocks of thousands that there are none.
         dimensions.sort_unstable_by_key(|union| union.count);
+        let [fewest, others @ ..] = &dimensions;
         let clusters = asked
             .clusters
             .iter()
             .filter_map(|cluster| self.clusters.named.get(*cluster));
         // Empty, and nothing allocated, as long as no rule names a cluster of the request.
         let clusters: Vec<&Bits> = clusters.collect();
-        for index in dimensions[0].range() {
-            let mut rows = u64::MAX;
-            for union in &dimensions {
-                rows &= union.word(index);
-                if rows == 0 {
-                    break;
-                }
+        let range = fewest.range();
+        let end = range.end;
+        for index in range {
+            let mut rows = fewest.block(index);
+            if is_empty(&rows) {
+                continue;
             }
-            rows &= clusters
-                .iter()
-                .fold(self.clusters.any.word(index), |rows, set| rows | set.word(index));
+            for union in others {
+                rows = both(&rows, &union.block(index));
+            }
+            let any = *self.clusters.any.block(index);
+            let named = clusters.iter().fold(any, |all, set| either(&all, set.block(index)));
+            rows = both(&rows, &named);
             if asked.election {
-                rows &= self.leases.word(index);
+                rows = both(&rows, self.leases.block(index));
             }
-            if rows != 0 {
-                tell(index, rows);
+            if !is_empty(&rows) {
+                tell(index, rows, end);
             }
         }
     }
 
     /// Tells the rules of these rows, but the one that was told last.
-    fn rules_of(&self, index: usize, mut rows: u64, last: &mut Option<usize>, found: &mut impl FnMut(usize)) {
-        while rows != 0 {
-            let rule = self.rules[index * WORD + rows.trailing_zeros() as usize];
-            rows &= rows - 1;
+    fn rules_of(&self, index: usize, rows: &Block, last: &mut Option<usize>, found: &mut impl FnMut(usize)) {
+        each_row(index, rows, |row| {
+            let rule = self.rules[row];
             if last.replace(rule) != Some(rule) {
                 found(rule);
             }
-        }
+        });
     }
 }
 
