@@ -20,6 +20,9 @@ pub const WATCH_LIST: &str = "sendInitialEvents=true&resourceVersionMatch=NotOld
 /// For how long [`Watch::holds`] waits for one truth.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// As client-go names itself: what has left is told by its metadata alone.
+pub const AGENT: &str = "portolan-tests/v0 kubernetes/none";
+
 /// `namespace/name`, or the name, → uid and resourceVersion.
 pub type Held = BTreeMap<String, (String, String)>;
 
@@ -66,7 +69,8 @@ impl Watch {
     pub async fn over(line: Line, path: &str) -> anyhow::Result<Self> {
         let joint = if path.contains('?') { '&' } else { '?' };
         let path = format!("{path}{joint}watch=true&allowWatchBookmarks=true");
-        let asked = line.send(request(Method::GET, &path, &[("accept", "application/json")], &[])?);
+        let headers = [("accept", "application/json"), ("user-agent", AGENT)];
+        let asked = line.send(request(Method::GET, &path, &headers, &[])?);
         let answer = tokio::time::timeout(patience(), asked).await??;
         ensure!(answer.status() == 200, "{path}: {}", answer.status());
         Ok(Self {

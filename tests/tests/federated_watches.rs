@@ -26,6 +26,8 @@ mod previews;
 mod sockets;
 #[path = "federated_watches/stream.rs"]
 mod stream;
+#[path = "federated_watches/wholes.rs"]
+mod wholes;
 
 use portolan_testbed::{Fault, eventually};
 use portolan_tests::door::Door;
@@ -43,9 +45,9 @@ static MEMBERS: RwLock<()> = RwLock::const_new(());
 const ENV: [(&str, &str); 2] = [("PORTOLAN_REQUEST_TIMEOUT", "5s"), ("PORTOLAN_CONNECT_TIMEOUT", "4s")];
 const MAPS: &str = "/api/v1/configmaps";
 /// Shards of the tests: their namespaces are `<shard>-e` in east and `<shard>-w` in west.
-const SHARDS: [&str; 14] = [
+const SHARDS: [&str; 15] = [
     "steady", "formats", "lists", "marks", "raws", "gone", "fenced", "sockets", "moving", "grown", "plain", "previews",
-    "short", "partly",
+    "short", "partly", "wholes",
 ];
 
 async fn world() -> &'static World {

@@ -102,6 +102,8 @@ pub struct WatchMerge {
     order: Order,
     /// What its legs had at the beginning is more than the client may hold: what came and went since may be in it.
     older_view: bool,
+    /// The client cannot read a DELETED of metadata alone.
+    whole_objects: bool,
     /// The key of the frame under way, written anew for each, so that no event allocates one.
     key: String,
 }
@@ -128,6 +130,7 @@ impl WatchMerge {
             sent: Sent::default(),
             order: Order::default(),
             older_view: false,
+            whole_objects: false,
             key: String::new(),
         };
         let names = spec.unique && spec.legs.len() > 1;
@@ -158,6 +161,13 @@ impl WatchMerge {
     #[must_use]
     pub fn of_older_view(mut self) -> Self {
         self.older_view = true;
+        self
+    }
+
+    /// The client reads whole objects only: what has left, and no member has told of, is told by a 410 and not by its metadata.
+    #[must_use]
+    pub fn of_whole_objects(mut self) -> Self {
+        self.whole_objects = true;
         self
     }
 

@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use portolan_testbed::patience;
 use portolan_tests::door::{Door, Line, request};
-use portolan_tests::watch::{Held, key, version};
+use portolan_tests::watch::{AGENT, Held, key, version};
 use prost::Message as _;
 use serde_json::Value;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -85,7 +85,7 @@ impl Events {
     pub(crate) async fn open(door: &Door, format: Format, path: &str, from: &str) -> Self {
         let line = door.open().await.unwrap();
         let path = format!("{path}?watch=true&allowWatchBookmarks=true&resourceVersion={from}");
-        let headers = [("accept", format.accept(true))];
+        let headers = [("accept", format.accept(true)), ("user-agent", AGENT)];
         let asked = line.send(request(Method::GET, &path, &headers, &[]).unwrap());
         let answer = timeout(patience(), asked).await.unwrap().unwrap();
         assert_eq!(answer.status(), 200, "{path}");

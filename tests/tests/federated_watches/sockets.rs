@@ -29,6 +29,7 @@ async fn socket_of(door: &Door, path: &str, accept: &str) -> Result<Socket, Erro
         headers.insert("authorization", bearer.parse().unwrap());
     }
     headers.insert("accept", accept.parse().unwrap());
+    headers.insert("user-agent", "fabric8-kubernetes-client/7".parse().unwrap());
     headers.insert("origin", format!("https://{}", door.address).parse().unwrap());
     client_async(request, stream).await.map(|(socket, _)| socket)
 }

@@ -6,6 +6,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use portolan_testbed::patience;
 use portolan_tests::door::{Door, Line, request};
+use portolan_tests::watch::AGENT;
 use serde_json::Value;
 
 pub(crate) struct Watch {
@@ -25,7 +26,7 @@ impl Watch {
     pub(crate) async fn of(door: &Door, path: &str, query: &str, accept: &str) -> Self {
         let line = door.open().await.unwrap();
         let path = format!("{path}?watch=true&{query}");
-        let headers = [("accept", accept)];
+        let headers = [("accept", accept), ("user-agent", AGENT)];
         let asked = line.send(request(Method::GET, &path, &headers, &[]).unwrap());
         let answer = tokio::time::timeout(patience(), asked).await.unwrap().unwrap();
         assert_eq!(answer.status(), 200, "{path}");

@@ -8,7 +8,7 @@ use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
 use portolan_tests::ctl;
 use serde_json::json;
 
-use crate::scene::{Router, Scene, shard_spec};
+use crate::scene::{Scene, shard_spec};
 
 /// How long a hub that starts waits for routers of an earlier one.
 const RETURN_GRACE: Duration = Duration::from_mins(1);

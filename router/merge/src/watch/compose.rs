@@ -13,6 +13,9 @@ use crate::wire;
 /// After the version in a bookmark of JSON.
 const AFTER_VERSION: &[u8] = b"\"}}}\n";
 
+/// What clients ask for that want metadata alone.
+const PARTIAL_METADATA: &str = "PartialObjectMetadata";
+
 /// The type of the objects in this watch, which every event of it is written with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EventTemplate {
@@ -49,6 +52,11 @@ impl EventTemplate {
         template
     }
 
+    /// Whether an object is nothing but its metadata.
+    pub(super) fn is_of_metadata(&self) -> bool {
+        &*self.kind == PARTIAL_METADATA
+    }
+
     /// A bookmark with a version in digits. `cells`: as of [`Self::event`].
     pub(super) fn bookmark(&self, version: &str, initial_events_end: bool, cells: Value) -> Bytes {
         if let (Some(before), false) = (&self.bookmark, initial_events_end) {
@@ -82,7 +90,7 @@ impl EventTemplate {
     fn table(&self, stub: Stub<'_>, cells: Value) -> Vec<u8> {
         let row = json!({
             "cells": cells,
-            "object": {"kind": "PartialObjectMetadata", "apiVersion": self.api_version, "metadata": meta(stub)},
+            "object": {"kind": PARTIAL_METADATA, "apiVersion": self.api_version, "metadata": meta(stub)},
         });
         let object = json!({
             "kind": self.kind,

@@ -48,6 +48,12 @@ impl Emitter {
         self.template.is_some()
     }
 
+    /// Whether no client misses anything in an object of metadata alone: it gets no more of any, or decodes protobuf, whose fields
+    /// may all be missing.
+    pub(super) fn tells_metadata(&self) -> bool {
+        self.format != WatchFormat::Json || self.template.as_ref().is_some_and(EventTemplate::is_of_metadata)
+    }
+
     /// A frame that the client does not get: only a Table's columns may be in it.
     pub(super) fn skip(&mut self, leg: &mut Leg, frame: &Frame<'_>) {
         if self.format == WatchFormat::Table {

@@ -110,6 +110,8 @@ pub enum Expiry {
     Memory,
     /// The shard changed in a way that this stream cannot follow.
     Changed,
+    /// What has left is known by its metadata alone, and the client reads whole objects only.
+    Metadata,
     /// The member is not what it was: it went back, serves the kind no more, or stopped in the middle.
     Member,
 }

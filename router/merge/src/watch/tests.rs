@@ -307,6 +307,33 @@ fn named(kind: &str, name: &str, uid: &str, version: u64) -> String {
 }
 
 #[test]
+fn what_has_left_is_no_event_for_who_reads_whole_objects() {
+    for (metadata, told) in [("Pod", false), ("PartialObjectMetadata", true)] {
+        let mut merge = merge(WatchFormat::Json, &[Start::Sync]).of_whole_objects();
+        merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));
+        let mut out = Output::default();
+        let kind = |frames: String| frames.replace("\"Pod\"", &format!("\"{metadata}\""));
+        let both = named("ADDED", "a", "1", 3) + &named("ADDED", "b", "1", 4) + &bookmark(5, true);
+        merge.push(0, kind(both).into(), &mut out).unwrap();
+        // Its member tells of it itself, whole.
+        merge
+            .push(0, kind(named("DELETED", "b", "1", 6)).into(), &mut out)
+            .unwrap();
+        let gone = event("ERROR", 1, 0).replace("\"metadata\"", "\"code\":410,\"metadata\"");
+        merge.push(0, gone.into(), &mut out).unwrap();
+        let act = merge.push(0, kind(bookmark(9, true)).into(), &mut out).unwrap();
+        let cause = match act.or_else(|| merge.next_act()) {
+            Some(Act::Expired { cause, .. }) => Some(cause),
+            _ => None,
+        };
+        assert_eq!(cause, (!told).then_some(Expiry::Metadata), "{metadata}");
+        let sent = drain(&mut out);
+        let deleted = sent.iter().filter(|frame| frame.starts_with(b"{\"type\":\"DELETED\""));
+        assert_eq!(deleted.count(), 1 + usize::from(told), "{metadata}");
+    }
+}
+
+#[test]
 fn what_left_at_one_version_is_no_place_to_resume_from() {
     let mut merge = merge(WatchFormat::Json, &[Start::Sync]);
     merge.legs[0].known = Some(Box::new(KnownObjects::new(None)));

@@ -142,6 +142,7 @@ impl Client {
         match seen.kind.as_str() {
             "DELETED" => {
                 assert!(!self.listing, "DELETED before the marker: {seen:?}");
+                assert!(seen.whole || !truth.setting.whole, "of metadata alone: {seen:?}");
                 self.told_gone = true;
                 let Some((uid, known)) = held else {
                     assert!(

@@ -36,6 +36,8 @@ pub(crate) struct Setting {
     pub(crate) restores: bool,
     /// So much time passes that what left is forgotten.
     pub(crate) days: bool,
+    /// The client reads whole objects only.
+    pub(crate) whole: bool,
 }
 
 #[derive(Debug)]

@@ -19,6 +19,8 @@ pub(crate) struct Object {
 pub(crate) struct Seen {
     pub(crate) kind: String,
     pub(crate) object_kind: String,
+    /// Not metadata alone, where its format shows that.
+    pub(crate) whole: bool,
     pub(crate) object: Object,
 }
 
@@ -153,6 +155,7 @@ pub(crate) fn decode(format: WatchFormat, frame: &[u8]) -> Seen {
     Seen {
         kind: event["type"].as_str().unwrap().to_owned(),
         object_kind: object["kind"].as_str().unwrap().to_owned(),
+        whole: format != WatchFormat::Json || object.get("spec").is_some(),
         object: Object {
             namespace: text("namespace"),
             name: text("name"),
@@ -169,6 +172,7 @@ fn decode_protobuf(event: &[u8]) -> Seen {
     Seen {
         kind: wire::text(event, 1).unwrap().to_owned(),
         object_kind: head.kind.clone().into_owned(),
+        whole: true,
         object: Object {
             namespace: head.namespace.into_owned(),
             name: head.name.into_owned(),

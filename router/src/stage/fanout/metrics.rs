@@ -15,11 +15,12 @@ use prometheus_client::registry::{Registry, Unit};
 const FENCE_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25];
 
 /// Why merged watches tell their clients to list again.
-const EXPIRED: [&str; 8] = [
+const EXPIRED: [&str; 9] = [
     "position",
     "changed",
     "compacted",
     "memory",
+    "metadata",
     "member",
     "refused",
     "unreadable",

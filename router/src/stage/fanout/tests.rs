@@ -114,6 +114,8 @@ struct World {
     universe: Arc<Universe>,
     plan: FanOut,
     caller: Caller,
+    /// How the client names itself.
+    agent: &'static str,
     rounds: usize,
 }
 
@@ -173,6 +175,7 @@ impl World {
             universe,
             plan,
             caller: caller(),
+            agent: "kubectl/v1 kubernetes/none",
             rounds: 0,
         }
     }
@@ -193,6 +196,7 @@ impl World {
         let request = Request::builder()
             .uri(format!("{PODS}?watch=1&{query}"))
             .header("authorization", "Bearer client")
+            .header("user-agent", self.agent)
             .body(())
             .unwrap();
         let (head, ()) = request.into_parts();

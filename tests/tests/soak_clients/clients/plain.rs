@@ -10,7 +10,7 @@ use http::Method;
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use portolan_tests::door::{Door, request};
-use portolan_tests::watch::{key, version};
+use portolan_tests::watch::{AGENT, key, version};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
@@ -93,7 +93,7 @@ impl Informer {
         request(
             Method::GET,
             &format!("{root}/{resource}{query}"),
-            &[("accept", accept)],
+            &[("accept", accept), ("user-agent", AGENT)],
             &[],
         )
     }

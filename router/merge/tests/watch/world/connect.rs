@@ -192,6 +192,8 @@ impl World {
         .recorded(stream.sent());
         let in_order = self.truth.scope.is_some_and(|scope| shard.only_member(scope).is_some());
         let merge = if in_order { merge.in_order() } else { merge };
+        let whole = self.truth.setting.whole;
+        let merge = if whole { merge.of_whole_objects() } else { merge };
         let legs = members.into_iter().enumerate().map(|(index, (member, life))| Line {
             wants: Some(merge.start(index)),
             ..Line::new(

@@ -92,6 +92,7 @@ fn setting(dice: &mut Dice) -> Setting {
         apart: false,
         restores: false,
         days: false,
+        whole: false,
     }
 }
 
@@ -106,6 +107,7 @@ fn widened(setting: Setting, seed: u64, routers: usize) -> Setting {
         apart: routers > 1,
         restores: dice.percent(20),
         days: dice.percent(25),
+        whole: dice.percent(25),
         ..setting
     }
 }

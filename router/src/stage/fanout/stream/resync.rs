@@ -39,6 +39,7 @@ fn reason_of(cause: Expiry) -> &'static str {
         Expiry::Compacted => "compacted",
         Expiry::Memory => "memory",
         Expiry::Changed => "changed",
+        Expiry::Metadata => "metadata",
         Expiry::Member => "member",
     }
 }

@@ -183,6 +183,34 @@ async fn a_leg_that_expires_is_listed_anew_by_the_router_and_not_by_the_client()
 }
 
 #[tokio::test]
+async fn who_does_not_say_that_it_reads_metadata_alone_lists_again_for_what_has_left() {
+    let fault = of_east("Expire", &json!({"after": {"events": 2}}));
+    let mut world = World::ordered(&["east", "west"], &fault).await;
+    world.agent = "operator/v1";
+    let (mut watch, mut streams) = world.open("allowWatchBookmarks=true").await;
+    let initial = [event("ADDED", "a", 3), event("ADDED", "b", 4), bookmark(5, true)];
+    streams[0].1.send_data(together(initial), false).unwrap();
+    streams[1].1.send_data(bookmark(9, true), false).unwrap();
+    let mending = async {
+        let (_, mut east) = world.members[0].opens().await;
+        east.send_data(together([event("ADDED", "b", 4), bookmark(8, true)]), false)
+            .unwrap();
+        east
+    };
+    let reading = async {
+        loop {
+            let event = watch.next().await.unwrap();
+            assert_ne!(event["type"], "DELETED");
+            if event["type"] == "ERROR" {
+                return event["object"]["code"].clone();
+            }
+        }
+    };
+    let (_east, code) = tokio::join!(mending, reading);
+    assert_eq!(code, 410);
+}
+
+#[tokio::test]
 async fn what_cannot_be_mended_of_an_ordered_expiry_is_no_members_fault() {
     let mut world = World::ordered(&["east"], &of_east("Expire", &json!({}))).await;
     let started = world.start(&format!("resourceVersion={}", world.cursor(&[10])));

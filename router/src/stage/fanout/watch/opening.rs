@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VIA, WARNING};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, USER_AGENT, VIA, WARNING};
 use http::{Response, StatusCode};
 use portolan_merge::query::{Begin, LegQuery};
 use portolan_merge::watch::{Start, WatchMerge, WatchSpec};
@@ -20,6 +20,7 @@ use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, Ending, Merged};
 use crate::stage::fanout::absence;
 use crate::stage::fanout::connect::{Answered, Away, Connecting, Shared, Wish, connect, watch_legs};
+use crate::stage::fanout::leg::Asking;
 use crate::stage::fanout::stream::{Begun, Failed, Link, MergedWatch, Reason};
 use crate::value::event_boundary::EventBoundary;
 use crate::value::fault::Fault;
@@ -29,6 +30,13 @@ use crate::value::media::Shape;
 const BRIEF: Duration = Duration::from_secs(2);
 /// Where the client goes on: who comes later is joined to the stream, and the client hears of the others meanwhile.
 const RESUMES: Duration = Duration::from_millis(500);
+
+/// How libraries name themselves that take any object without its other fields, required ones too: client-go (so also kubectl and
+/// controller-runtime) and fabric8. kube-rs drops such an event with an error and keeps the object, and does not name itself;
+/// the official client of Java checks what is required.
+const LENIENT: [&str; 2] = ["kubernetes/", "fabric8-kubernetes-client/"];
+/// The official client of Python and others of the same generator: of those, Python's takes custom resources as they come.
+const GENERATED: &str = "OpenAPI-Generator/";
 
 /// A watch whose members are being asked.
 pub(super) struct Opening {
@@ -122,6 +130,9 @@ impl Opening {
         .bounded(self.shared.fanouts.frames.clone());
         if self.shared.hides_objects() {
             merge = merge.hiding_objects();
+        }
+        if !reads_metadata(&self.shared.asking) {
+            merge = merge.of_whole_objects();
         }
         if self.plan.only_member {
             merge = merge.in_order();
@@ -378,4 +389,19 @@ fn without(shared: &Shared, leg: &FanLeg, link: &Link) -> Option<HeaderValue> {
             leg.cluster()
         )),
     }
+}
+
+/// Whether the client is known to read an object of metadata alone.
+fn reads_metadata(asking: &Asking) -> bool {
+    let group = asking.asked.resource.as_ref().map(|resource| &*resource.group);
+    // Groups of API servers themselves have no dot, or are of Kubernetes.
+    let custom = group.is_some_and(|group| group.contains('.') && !group.ends_with(".k8s.io"));
+    let agents = asking.headers.get_all(USER_AGENT).iter();
+    let mut products = agents
+        .filter_map(|agent| agent.to_str().ok())
+        .flat_map(str::split_whitespace);
+    products.any(|product| {
+        let python = product.starts_with(GENERATED) && product.ends_with("/python");
+        LENIENT.iter().any(|name| product.starts_with(name)) || (custom && python)
+    })
 }
