@@ -16,10 +16,15 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// `PORTOLAN_PROGRAMS`, for tests of programs that are built otherwise than the test; else where the test is.
+/// `PORTOLAN_PROGRAMS`: where programs are that are built otherwise than those beside the test.
+pub fn chosen() -> Option<PathBuf> {
+    let dir = std::env::var_os("PORTOLAN_PROGRAMS").filter(|dir| !dir.is_empty());
+    dir.map(PathBuf::from)
+}
+
 fn folder() -> anyhow::Result<PathBuf> {
-    if let Some(dir) = std::env::var_os("PORTOLAN_PROGRAMS") {
-        return Ok(dir.into());
+    if let Some(dir) = chosen() {
+        return Ok(dir);
     }
     let mut dir = std::env::current_exe().context("cannot tell where this program is")?;
     dir.pop();

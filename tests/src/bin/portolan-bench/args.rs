@@ -104,6 +104,9 @@ pub(crate) struct RunArgs {
     /// Watches that a client opens on one connection
     #[arg(long, default_value_t = 100)]
     pub(crate) watches_per_connection: usize,
+    /// End programs by SIGTERM and wait for it: those that count what runs write it down then
+    #[arg(long)]
+    pub(crate) end_gently: bool,
     /// Flags for the router at the backend, for example --router-flag=--log-level=warn
     #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
     pub(crate) router_flag: Vec<String>,

@@ -3,9 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child as StdChild, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use portolan_tests::programs::argument;
 use serde_json::Value;
 
@@ -14,6 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LONG_PATIENCE: Duration = Duration::from_mins(5);
 /// Between looks for the addresses; start times are told in milliseconds.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// For a program that is to end by itself.
+const GENTLE_PATIENCE: Duration = Duration::from_mins(1);
+
+/// Set once, by `main`: it holds for all programs of this process.
+static ENDS_GENTLY: AtomicBool = AtomicBool::new(false);
+
+/// Programs are ended by SIGTERM from here on, and waited for.
+pub(crate) fn end_gently() {
+    ENDS_GENTLY.store(true, Ordering::Relaxed);
+}
 
 /// A running program.
 pub(crate) struct Child {
@@ -128,8 +142,25 @@ impl Child {
 
     /// Ends it, if it has not ended.
     pub(crate) fn end(&mut self) {
+        // Once it was waited for, its number may be another's.
+        if ENDS_GENTLY.load(Ordering::Relaxed)
+            && self.is_running()
+            && kill(Pid::from_raw(self.pid()), Signal::SIGTERM).is_ok()
+        {
+            let until = Instant::now() + GENTLE_PATIENCE;
+            while self.is_running() && Instant::now() < until {
+                std::thread::sleep(LOOK);
+            }
+            if self.is_running() {
+                eprintln!("- {} does not end by SIGTERM and is killed", self.name);
+            }
+        }
         let _ = self.program.kill();
         let _ = self.program.wait();
+    }
+
+    fn is_running(&mut self) -> bool {
+        matches!(self.program.try_wait(), Ok(None))
     }
 
     /// The end of its log.

@@ -79,6 +79,9 @@ fn main() -> ExitCode {
 }
 
 fn start(args: Args) -> anyhow::Result<()> {
+    if args.run.end_gently {
+        child::end_gently();
+    }
     let servers = || tokio::runtime::Builder::new_multi_thread().enable_all().build();
     match args.command {
         Some(Command::Backend(args)) => servers()?.block_on(backend::run(&args)),

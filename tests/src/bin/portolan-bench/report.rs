@@ -8,6 +8,7 @@ mod peers;
 mod policies;
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -54,6 +55,8 @@ pub(crate) struct Machine {
     pub(crate) load_after: String,
     /// Optimised programs; figures without are worth nothing.
     pub(crate) release: bool,
+    /// Where they are, if not beside this one.
+    pub(crate) programs: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -225,6 +228,7 @@ impl Machine {
             load_before: load(),
             load_after: String::new(),
             release: !cfg!(debug_assertions),
+            programs: portolan_tests::programs::chosen(),
         }
     }
 }
@@ -243,6 +247,7 @@ impl Report {
             load_before,
             load_after,
             release,
+            programs,
         } = &self.machine;
         let build = if *release {
             "release"
@@ -250,6 +255,9 @@ impl Report {
             "DEBUG BUILD, figures are worth nothing"
         };
         let mut text = format!("{cores} cores, {processor}, {build}; load before {load_before}, after {load_after}\n");
+        if let Some(programs) = programs {
+            let _ = writeln!(text, "programs of {}", programs.display());
+        }
         let sections = [
             ("fast TLS h2 backend", &self.backend),
             ("real API server", &self.apiserver),
