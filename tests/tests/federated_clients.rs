@@ -72,7 +72,8 @@ impl Relists {
         let may = match self {
             Self::Nobody => false,
             Self::ByHand => client.begins == Begins::Manually,
-            Self::WhoListed => client.begins != Begins::WatchList,
+            // kube-rs reads no DELETED of metadata alone.
+            Self::WhoListed => client.begins != Begins::WatchList || client.name.starts_with("kube-rs"),
             Self::Everybody => true,
         };
         u64::from(may)

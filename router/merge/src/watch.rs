@@ -104,6 +104,8 @@ pub struct WatchMerge {
     older_view: bool,
     /// The client cannot read a DELETED of metadata alone.
     whole_objects: bool,
+    /// So it was not told of something that has left.
+    untold: bool,
     /// The key of the frame under way, written anew for each, so that no event allocates one.
     key: String,
 }
@@ -131,6 +133,7 @@ impl WatchMerge {
             order: Order::default(),
             older_view: false,
             whole_objects: false,
+            untold: false,
             key: String::new(),
         };
         let names = spec.unique && spec.legs.len() > 1;
@@ -164,7 +167,8 @@ impl WatchMerge {
         self
     }
 
-    /// The client reads whole objects only: what has left, and no member has told of, is told by a 410 and not by its metadata.
+    /// The client reads whole objects only: what has left, and no member has told of, is told by a 410
+    /// ([`WatchMerge::expire_untold`]) and not by its metadata.
     #[must_use]
     pub fn of_whole_objects(mut self) -> Self {
         self.whole_objects = true;
@@ -266,6 +270,20 @@ impl WatchMerge {
             return self.next_act();
         }
         self.give_up(leg, out)
+    }
+
+    /// Whether something has left that the client cannot be told by an event: of an object's metadata alone, where it reads whole ones.
+    /// Until it lists, no bookmark says where it stands.
+    pub fn has_untold(&self) -> bool {
+        self.untold
+    }
+
+    /// Ends the stream so that the client lists, if there is anything it could not be told of; to be called when a list can be had.
+    pub fn expire_untold(&mut self) {
+        if self.untold {
+            let why = "what has left can only be told by its metadata, which this client may not read".to_owned();
+            self.acts.expire(Expiry::Metadata, why);
+        }
     }
 
     /// Nothing more is to be read at the moment: writes a bookmark, if one is due and the client allows them.

@@ -77,9 +77,6 @@ impl WatchMerge {
         }
         if self.emitter.learn_type(&event) && !self.deletes.is_empty() {
             self.proceed(out);
-            if self.acts.expired {
-                return Ok(());
-            }
         }
         self.legs[leg].seen = self.legs[leg].seen.max(event.version);
         let frame = Frame {

@@ -114,7 +114,9 @@ impl WatchMerge {
                 // Behind what is told next, so that a client that reads no more than this misses nothing of that.
                 self.delete_unseen(leg, position.version().unwrap_or(version));
                 self.emit_deletes(out);
-                if self.acts.expired {
+                if self.untold {
+                    // What is told next would be behind it, for an only member's version stands for itself.
+                    self.expire_untold();
                     return;
                 }
                 self.emit_held(leg, out);
@@ -161,9 +163,6 @@ impl WatchMerge {
             self.open_barrier(out);
         }
         self.emit_deletes(out);
-        if self.acts.expired {
-            return;
-        }
         self.legs.refresh(!self.deletes.is_empty());
         self.rebase();
         self.read_buffered(out);
@@ -178,14 +177,11 @@ impl WatchMerge {
     /// said.
     fn emit_deletes(&mut self, out: &mut Output) {
         let early = self.barrier.is_closed() || !self.emitter.knows_type();
-        if early || self.legs.names_unknown() || self.legs.is_receiving() {
-            return;
-        }
-        let untold = self.whole_objects && !self.emitter.tells_metadata();
-        if untold && self.deletes.keys().any(|key| self.legs.holder(key).is_none()) {
+        let early = early || self.legs.names_unknown() || self.legs.is_receiving();
+        let untold = !early && self.whole_objects && !self.emitter.tells_metadata();
+        self.untold = untold && self.deletes.keys().any(|key| self.legs.holder(key).is_none());
+        if early || self.untold {
             // They stay: no version behind what was not told is a place to resume from.
-            let why = "what has left can only be told by its metadata, which this client may not read".to_owned();
-            self.acts.expire(Expiry::Metadata, why);
             return;
         }
         // One by one: as long as some are left, no bookmark is safe.

@@ -398,7 +398,13 @@ impl World {
 
     fn wake(&mut self) {
         self.flush();
-        let act = self.session.as_mut().and_then(|session| session.merge.next_act());
+        let act = self.session.as_mut().and_then(|session| {
+            // A list would have to wait for who is away.
+            if session.legs.iter().all(|line| line.stream.is_some()) {
+                session.merge.expire_untold();
+            }
+            session.merge.next_act()
+        });
         self.act(act);
     }
 

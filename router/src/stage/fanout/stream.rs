@@ -433,6 +433,7 @@ impl http_body::Body for MergedWatch {
         if quiet && !self.over {
             let this = &mut *self;
             this.merge.flush(&mut this.out);
+            this.list_untold();
             quiet = !this.next_acts();
         }
         if let Some(chunk) = self.take() {

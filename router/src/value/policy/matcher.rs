@@ -100,7 +100,7 @@ impl Matcher {
     pub(crate) fn each(&self, asked: &Asked<'_>, mut found: impl FnMut(usize)) {
         let mut last = None;
         self.each_block(asked, |index, rows, _| {
-            self.rules_of(index, &rows, &mut last, &mut found)
+            self.rules_of(index, &rows, &mut last, &mut found);
         });
     }
 

@@ -198,6 +198,14 @@ impl MergedWatch {
         }
     }
 
+    /// What no event can tell the client it finds out by a list, which would have to wait for members that are away.
+    pub(super) fn list_untold(&mut self) {
+        let away = |leg: &LegStream| leg.shown.state() == LegState::Held;
+        if self.merge.has_untold() && !self.legs.iter().any(away) {
+            self.merge.expire_untold();
+        }
+    }
+
     /// The position of the client is worth nothing any more: it has to list again.
     fn forget(&mut self, reason: &'static str, why: String) {
         // What was ordered is no member's.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, USER_AGENT, VIA, WARNING};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, USER_AGENT, VIA, WARNING};
 use http::{Response, StatusCode};
 use portolan_merge::query::{Begin, LegQuery};
 use portolan_merge::watch::{Start, WatchMerge, WatchSpec};
@@ -32,11 +32,10 @@ const BRIEF: Duration = Duration::from_secs(2);
 const RESUMES: Duration = Duration::from_millis(500);
 
 /// How libraries name themselves that take any object without its other fields, required ones too: client-go (so also kubectl and
-/// controller-runtime) and fabric8. kube-rs drops such an event with an error and keeps the object, and does not name itself;
-/// the official client of Java checks what is required.
-const LENIENT: [&str; 2] = ["kubernetes/", "fabric8-kubernetes-client/"];
-/// The official client of Python and others of the same generator: of those, Python's takes custom resources as they come.
-const GENERATED: &str = "OpenAPI-Generator/";
+/// controller-runtime), other programs of Go, fabric8.
+const LENIENT: [&str; 3] = ["kubernetes/", "Go-http-client/", "fabric8-kubernetes-client/"];
+/// And those that check what is required: the official clients, old and new, but for custom resources in Python, which come as they are.
+const CHECKING: [&str; 2] = ["OpenAPI-Generator/", "Kubernetes Java Client/"];
 
 /// A watch whose members are being asked.
 pub(super) struct Opening {
@@ -391,17 +390,21 @@ fn without(shared: &Shared, leg: &FanLeg, link: &Link) -> Option<HeaderValue> {
     }
 }
 
-/// Whether the client is known to read an object of metadata alone.
+/// Whether the client reads an object of metadata alone. kube-rs drops such an event with an error where fields are required, and
+/// keeps the object: it asks without `Accept`, which all others send, and does not name itself.
 fn reads_metadata(asking: &Asking) -> bool {
     let group = asking.asked.resource.as_ref().map(|resource| &*resource.group);
     // Groups of API servers themselves have no dot, or are of Kubernetes.
     let custom = group.is_some_and(|group| group.contains('.') && !group.ends_with(".k8s.io"));
-    let agents = asking.headers.get_all(USER_AGENT).iter();
-    let mut products = agents
-        .filter_map(|agent| agent.to_str().ok())
-        .flat_map(str::split_whitespace);
-    products.any(|product| {
-        let python = product.starts_with(GENERATED) && product.ends_with("/python");
-        LENIENT.iter().any(|name| product.starts_with(name)) || (custom && python)
-    })
+    let agent = asking.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let mut products = agent.unwrap_or_default().split_whitespace();
+    let known = products.find_map(|product| {
+        let is = |names: &[&str]| names.iter().any(|name| product.starts_with(name));
+        if is(&LENIENT) {
+            return Some(true);
+        }
+        let python = product.ends_with("/python");
+        is(&CHECKING).then_some(custom && python)
+    });
+    known.unwrap_or_else(|| asking.headers.contains_key(ACCEPT))
 }
