@@ -124,6 +124,11 @@ impl ResourceRequest {
         self.group == group && self.resource == resource
     }
 
+    /// Whether its group is one of API servers themselves: those have no dot, or are of Kubernetes.
+    pub(crate) fn is_built_in(&self) -> bool {
+        !self.group.contains('.') || self.group.ends_with(".k8s.io")
+    }
+
     /// Whether it is about Leases.
     pub(crate) fn is_leases(&self) -> bool {
         self.is("coordination.k8s.io", "leases")

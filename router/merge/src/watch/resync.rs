@@ -114,9 +114,7 @@ impl WatchMerge {
                 // Behind what is told next, so that a client that reads no more than this misses nothing of that.
                 self.delete_unseen(leg, position.version().unwrap_or(version));
                 self.emit_deletes(out);
-                if self.untold {
-                    // What is told next would be behind it, for an only member's version stands for itself.
-                    self.expire_untold();
+                if self.acts.expired {
                     return;
                 }
                 self.emit_held(leg, out);
@@ -180,6 +178,10 @@ impl WatchMerge {
         let early = early || self.legs.names_unknown() || self.legs.is_receiving();
         let untold = !early && self.whole_objects && !self.emitter.tells_metadata();
         self.untold = untold && self.deletes.keys().any(|key| self.legs.holder(key).is_none());
+        if self.untold && self.order.is_kept() {
+            // An only member's version stands for itself, wherever the client comes with it: nothing may be told behind it.
+            self.expire_untold();
+        }
         if early || self.untold {
             // They stay: no version behind what was not told is a place to resume from.
             return;

@@ -138,34 +138,14 @@ impl Client {
         self.events += 1;
         let version: u64 = object.version.parse().expect("raw versions on objects");
         let key = (object.namespace.clone(), object.name.clone());
-        let held = self.cache.get(&key);
         match seen.kind.as_str() {
             "DELETED" => {
-                assert!(!self.listing, "DELETED before the marker: {seen:?}");
-                assert!(seen.whole || !truth.setting.whole, "of metadata alone: {seen:?}");
-                self.told_gone = true;
-                let Some((uid, known)) = held else {
-                    assert!(
-                        self.replay || self.came_and_went || truth.setting.unique,
-                        "DELETED of what the client does not have: {seen:?}"
-                    );
+                if !self.delete(&key, seen, truth) {
                     return;
-                };
-                assert!(
-                    *uid == object.uid || self.replay || truth.setting.unique,
-                    "DELETED of another object, not {uid}: {seen:?}"
-                );
-                // Who goes on from before what it has seen hears again what is over, and of what was before it could see it.
-                assert!(
-                    self.replay || truth.went(uid, *known),
-                    "DELETED of what exists: {seen:?}, known at {known}"
-                );
-                // What another member has under a name may not have come yet; a namespace's move is told in order.
-                let moved = !self.replay && !truth.setting.unique && !truth.was_absent(&key, uid, *known);
-                assert!(!moved, "DELETED of what only moved: {seen:?}, known at {known}");
-                self.cache.remove(&key);
+                }
             }
             kind => {
+                let held = self.cache.get(&key);
                 // After a resume nobody knows which member's object of a name the client holds: it may be told again.
                 let replay = self.replay || truth.setting.unique;
                 if let Some((uid, known)) = held.filter(|(uid, _)| *uid == object.uid) {
@@ -190,6 +170,35 @@ impl Client {
         if !self.listing {
             self.resume = Some(object.version.clone());
         }
+    }
+
+    /// False if the client did not have it.
+    fn delete(&mut self, key: &Key, seen: &Seen, truth: &Truth) -> bool {
+        let object = &seen.object;
+        assert!(!self.listing, "DELETED before the marker: {seen:?}");
+        assert!(seen.whole || !truth.setting.whole, "of metadata alone: {seen:?}");
+        self.told_gone = true;
+        let Some((uid, known)) = self.cache.get(key) else {
+            assert!(
+                self.replay || self.came_and_went || truth.setting.unique,
+                "DELETED of what the client does not have: {seen:?}"
+            );
+            return false;
+        };
+        assert!(
+            *uid == object.uid || self.replay || truth.setting.unique,
+            "DELETED of another object, not {uid}: {seen:?}"
+        );
+        // Who goes on from before what it has seen hears again what is over, and of what was before it could see it.
+        assert!(
+            self.replay || truth.went(uid, *known),
+            "DELETED of what exists: {seen:?}, known at {known}"
+        );
+        // What another member has under a name may not have come yet; a namespace's move is told in order.
+        let moved = !self.replay && !truth.setting.unique && !truth.was_absent(key, uid, *known);
+        assert!(!moved, "DELETED of what only moved: {seen:?}, known at {known}");
+        self.cache.remove(key);
+        true
     }
 
     /// Printed where a seed is replayed.

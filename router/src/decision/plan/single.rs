@@ -135,7 +135,7 @@ pub(super) fn describe(resource: &ResourceRequest) -> String {
 
 /// How the body of a request becomes the object; `None` if no label can change by it.
 fn change(verb: Verb, resource: &ResourceRequest) -> Option<Change> {
-    let built_in = built_in(&resource.group);
+    let built_in = resource.is_built_in();
     match (verb, resource.subresource.as_deref()) {
         (Verb::Create | Verb::Update, None) => Some(Change::Whole),
         (Verb::Patch, None) => Some(Change::Patch),
@@ -150,10 +150,6 @@ fn change(verb: Verb, resource: &ResourceRequest) -> Option<Change> {
         (Verb::Patch, Some(subresource)) if built_in || subresource == "status" => Some(Change::Patch),
         _ => None,
     }
-}
-
-fn built_in(group: &str) -> bool {
-    !group.contains('.') || group.ends_with(".k8s.io")
 }
 
 /// The object's own path, built from what was read so that checked and changed object are the same.

@@ -16,6 +16,7 @@ use portolan_runtime::Tasks;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 
+use self::client::Watch;
 use super::connect::{Answered, Shared, Wish, connect};
 use super::fence::Write;
 use super::listing::Turns;
@@ -33,6 +34,7 @@ use crate::value::classify::{Impersonation, classify};
 use crate::value::snapshot::{Binding, Caller, CallerKey, CallerView, Unavailable};
 use crate::value::traffic::Traffic;
 
+mod client;
 mod edges;
 mod faults;
 mod middles;
@@ -41,6 +43,8 @@ mod views;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PODS: &str = "/api/v1/pods";
+/// It reads a DELETED of metadata alone.
+const KUBECTL: &str = "kubectl/v1 kubernetes/none";
 
 /// A member whose every answer the test gives.
 struct Member {
@@ -175,7 +179,7 @@ impl World {
             universe,
             plan,
             caller: caller(),
-            agent: "kubectl/v1 kubernetes/none",
+            agent: KUBECTL,
             rounds: 0,
         }
     }
@@ -328,55 +332,6 @@ fn forward(target: crate::value::snapshot::Target) -> Forward {
         needs: Vec::new(),
         warning: None,
         grant: None,
-    }
-}
-
-/// What a client reads.
-struct Watch {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Body,
-    rest: Vec<u8>,
-}
-
-impl Watch {
-    /// The next event; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<Value> {
-        loop {
-            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.rest.drain(..=end).collect();
-                return Some(serde_json::from_slice(&line).unwrap());
-            }
-            let Some(frame) = tokio::time::timeout(PATIENCE, self.body.frame()).await.unwrap() else {
-                assert_eq!(self.rest, b"", "the stream ended within an event");
-                return None;
-            };
-            self.rest.extend_from_slice(&frame.unwrap().into_data().unwrap());
-        }
-    }
-
-    async fn expect(&mut self, kind: &str, name: &str) {
-        let event = self.next().await.unwrap();
-        assert_eq!(
-            (event["type"].as_str(), event["object"]["metadata"]["name"].as_str()),
-            (Some(kind), Some(name)),
-            "{event}"
-        );
-    }
-
-    /// The next event, which is a bookmark; its version.
-    async fn bookmark(&mut self) -> String {
-        let event = self.next().await.unwrap();
-        assert_eq!(event["type"], "BOOKMARK", "{event}");
-        event["object"]["metadata"]["resourceVersion"]
-            .as_str()
-            .unwrap()
-            .to_owned()
-    }
-
-    async fn whole(self) -> Value {
-        let bytes = self.body.collect().await.unwrap().to_bytes();
-        serde_json::from_slice(&bytes).unwrap()
     }
 }
 

@@ -151,14 +151,21 @@ async fn a_leg_that_stalls_is_silent_by_order_and_holds_up_nobody() {
     assert_eq!(watch.bookmark().await, world.cursor(&[11, 21]));
 }
 
-#[tokio::test]
-async fn a_leg_that_expires_is_listed_anew_by_the_router_and_not_by_the_client() {
+/// A watch of a client that names itself so; its leg of east expires behind two objects, `a` and `b`.
+async fn expiring(agent: &'static str) -> (World, Watch, Vec<(String, SendStream<Bytes>)>) {
     let fault = of_east("Expire", &json!({"after": {"events": 2}}));
     let mut world = World::ordered(&["east", "west"], &fault).await;
-    let (mut watch, mut streams) = world.open("allowWatchBookmarks=true").await;
+    world.agent = agent;
+    let (watch, mut streams) = world.open("allowWatchBookmarks=true").await;
     let initial = [event("ADDED", "a", 3), event("ADDED", "b", 4), bookmark(5, true)];
     streams[0].1.send_data(together(initial), false).unwrap();
     streams[1].1.send_data(bookmark(9, true), false).unwrap();
+    (world, watch, streams)
+}
+
+#[tokio::test]
+async fn a_leg_that_expires_is_listed_anew_by_the_router_and_not_by_the_client() {
+    let (mut world, mut watch, _streams) = expiring(KUBECTL).await;
     let mending = async {
         let (path, mut east) = world.members[0].opens().await;
         assert!(path.contains("sendInitialEvents=true"), "{path}");
@@ -184,13 +191,7 @@ async fn a_leg_that_expires_is_listed_anew_by_the_router_and_not_by_the_client()
 
 #[tokio::test]
 async fn who_does_not_say_that_it_reads_metadata_alone_lists_again_for_what_has_left() {
-    let fault = of_east("Expire", &json!({"after": {"events": 2}}));
-    let mut world = World::ordered(&["east", "west"], &fault).await;
-    world.agent = "operator/v1";
-    let (mut watch, mut streams) = world.open("allowWatchBookmarks=true").await;
-    let initial = [event("ADDED", "a", 3), event("ADDED", "b", 4), bookmark(5, true)];
-    streams[0].1.send_data(together(initial), false).unwrap();
-    streams[1].1.send_data(bookmark(9, true), false).unwrap();
+    let (mut world, mut watch, _streams) = expiring("operator/v1").await;
     let mending = async {
         let (_, mut east) = world.members[0].opens().await;
         east.send_data(together([event("ADDED", "b", 4), bookmark(8, true)]), false)

@@ -393,9 +393,11 @@ fn without(shared: &Shared, leg: &FanLeg, link: &Link) -> Option<HeaderValue> {
 /// Whether the client reads an object of metadata alone. kube-rs drops such an event with an error where fields are required, and
 /// keeps the object: it asks without `Accept`, which all others send, and does not name itself.
 fn reads_metadata(asking: &Asking) -> bool {
-    let group = asking.asked.resource.as_ref().map(|resource| &*resource.group);
-    // Groups of API servers themselves have no dot, or are of Kubernetes.
-    let custom = group.is_some_and(|group| group.contains('.') && !group.ends_with(".k8s.io"));
+    let custom = asking
+        .asked
+        .resource
+        .as_ref()
+        .is_some_and(|resource| !resource.is_built_in());
     let agent = asking.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     let mut products = agent.unwrap_or_default().split_whitespace();
     let known = products.find_map(|product| {
