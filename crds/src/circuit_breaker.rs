@@ -112,6 +112,26 @@ pub struct CircuitBreakerSpec {
     pub breakers: Vec<CallerBreaker>,
 }
 
+impl CircuitBreakerSpec {
+    /// The spec without its rules about traffic to other servers than API servers, which no router serves yet: a limit that has
+    /// no other rules goes whole.
+    #[must_use]
+    pub fn served(&self) -> Self {
+        let mut served = self.clone();
+        served.traffic_intercept_rules.clear();
+        served.rate_limitings.retain_mut(|limit| {
+            limit.rest_rules.clear();
+            !limit.resource_rules.is_empty()
+        });
+        served
+    }
+
+    /// Whether there is any rule in it.
+    pub(crate) fn orders_something(&self) -> bool {
+        !(self.rate_limitings.is_empty() && self.breakers.is_empty() && self.traffic_intercept_rules.is_empty())
+    }
+}
+
 /// One limit: a token bucket, and what happens when it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -26,6 +26,10 @@ pub enum ConditionType {
     ChildrenServed,
     /// ShardingConfig: members refuse writes of its callers that arrive after a namespace has gone to another shard.
     HandoverFenced,
+    /// ShardingConfig with `webhook`: API servers reach its operator's webhooks by shard.
+    WebhookServed,
+    /// CircuitBreaker with rules about traffic to other servers than API servers: they are in force.
+    RulesServed,
     /// MemberCluster: its agent has the hub's certificate and its cluster UID is pinned.
     Joined,
     /// MemberCluster: its agent reports a ready API server.

@@ -33,9 +33,12 @@ pub enum Reason {
     Required,
     /// The value is there already.
     Duplicate,
-    /// The field or value is understood, but this version does not serve it yet. Such an object is admitted and reported
-    /// in its condition; an admission webhook warns and does not refuse.
+    /// The field or value is understood, but this version does not serve it yet, and nothing of the object can be served
+    /// without it. Such an object is admitted and reported in its condition; an admission webhook warns and does not refuse.
     NotImplemented,
+    /// The field is understood, but this version does not serve it yet; the rest of the object is served. Conditions
+    /// `WebhookServed` and `RulesServed` name it, and an admission webhook warns.
+    NotServed,
 }
 
 /// One thing wrong with a spec.
@@ -49,17 +52,26 @@ pub struct Problem {
     pub message: String,
 }
 
+impl Problem {
+    /// Whether the object is kept from being served by this problem: by any but an unserved part of it.
+    pub fn refuses(&self) -> bool {
+        self.reason != Reason::NotServed
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.message)
     }
 }
 
-/// The reason of condition `Accepted` that `problems` amount to: `Ok` for none, and `Invalid` before `NotImplemented`.
+/// The reason of condition `Accepted` that `problems` amount to: `Ok` if none of them refuses the object, and `Invalid` before
+/// `NotImplemented`.
 pub fn accepted_reason(problems: &[Problem]) -> ConditionReason {
-    if problems.is_empty() {
+    let mut refusing = problems.iter().filter(|problem| problem.refuses()).peekable();
+    if refusing.peek().is_none() {
         ConditionReason::Ok
-    } else if problems.iter().all(|problem| problem.reason == Reason::NotImplemented) {
+    } else if refusing.all(|problem| problem.reason == Reason::NotImplemented) {
         ConditionReason::NotImplemented
     } else {
         ConditionReason::Invalid

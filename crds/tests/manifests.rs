@@ -156,7 +156,7 @@ fn the_original_example_keeps_its_meaning() {
         found.iter().map(|problem| problem.field.as_str()).collect::<Vec<_>>(),
         ["spec.webhook"]
     );
-    assert_eq!(accepted_reason(&found), ConditionReason::NotImplemented);
+    assert_eq!(accepted_reason(&found), ConditionReason::Ok);
     assert_eq!(config.spec.enforcement(), Enforcement::Audit);
     assert_eq!(config.spec.primary_cluster(), None);
     let limit = config.spec.limits[0].selector.as_ref();

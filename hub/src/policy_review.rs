@@ -39,7 +39,10 @@ pub(crate) fn review(write: &Write) -> Result<Vec<String>, Refusal> {
     };
     let mut warnings: Vec<_> = later
         .iter()
-        .map(|problem| format!("nothing of this object comes into force: {problem}"))
+        .map(|problem| match problem.refuses() {
+            true => format!("nothing of this object comes into force: {problem}"),
+            false => format!("this part of the object does not come into force: {problem}"),
+        })
         .collect();
     if spec["selector"].is_null() {
         warnings
@@ -53,7 +56,7 @@ fn judged(problems: Result<Vec<Problem>, serde_json::Error>) -> Result<Vec<Probl
     let problems = problems.map_err(|error| format!("spec: cannot be read: {error}"))?;
     let (later, bad): (Vec<_>, Vec<_>) = problems
         .into_iter()
-        .partition(|problem| problem.reason == Reason::NotImplemented);
+        .partition(|problem| problem.reason == Reason::NotImplemented || !problem.refuses());
     if bad.is_empty() { Ok(later) } else { Err(summary(&bad)) }
 }
 

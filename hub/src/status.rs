@@ -44,6 +44,7 @@ mod resolved;
 mod root;
 mod router;
 mod shard;
+mod unserved;
 
 /// Changes come in bursts; one pass for all of them.
 const SETTLE: Duration = Duration::from_millis(100);

@@ -79,7 +79,7 @@ pub fn expand(
     around: &Surroundings<'_>,
 ) -> Result<Expansion, Vec<Problem>> {
     let mut problems = validate_sharding(name.name(), name.namespace(), spec);
-    problems.retain(|problem| problem.reason != Reason::NotImplemented);
+    problems.retain(Problem::refuses);
     let root = spec.root.as_ref().filter(|root| root.disable != Some(true));
     let (Some(root), true) = (root, problems.is_empty()) else {
         return err_unless_empty(problems, Expansion::default());
@@ -221,9 +221,7 @@ fn check_children(root: &ShardName, expansion: &Expansion) -> Vec<Problem> {
         let problems = validate_sharding(&child.name, root.namespace(), &child.spec);
         problems.into_iter().map(|problem| (&child.name, problem))
     });
-    let problem = problems
-        .into_iter()
-        .find(|(_, problem)| problem.reason != Reason::NotImplemented);
+    let problem = problems.into_iter().find(|(_, problem)| problem.refuses());
     let problem =
         problem.map(|(name, problem)| invalid("spec.root", format!("child {name:?} would not be valid: {problem}")));
     problem.into_iter().collect()

@@ -2,7 +2,7 @@
 
 use super::policies::{ANY_TIME, ResourceRules, RuleNames, SOME_TIME, check_callers, check_clusters, check_time};
 use super::thresholds::Thresholds;
-use super::{Problem, Problems};
+use super::{Problem, Problems, Reason};
 use crate::circuit_breaker::{
     BREAKERS_MAX, Bucket, CallerBreaker, CircuitBreakerSpec, PROPERTIES_MAX, PROPERTY_MAX, RATE_LIMITINGS_MAX,
     RateLimiting, RecoverType, TriggerPolicy,
@@ -51,23 +51,37 @@ pub fn validate_circuit_breaker(spec: &CircuitBreakerSpec) -> Vec<Problem> {
         names.check(&mut problems, &field, &breaker.name);
         check_breaker(&mut problems, &field, breaker);
     }
-    if !spec.traffic_intercept_rules.is_empty() {
-        let message =
-            "traffic to other servers is not served yet: remove the rules, or keep them in an object of their own";
-        problems.not_implemented("spec.trafficInterceptRules", message);
-    }
+    check_unserved(&mut problems, spec);
     problems.0
+}
+
+/// Rules about traffic to other servers than API servers, which are not served yet. What else the object orders is in force
+/// without them: if there is nothing else, nothing is.
+fn check_unserved(problems: &mut Problems, spec: &CircuitBreakerSpec) {
+    let (reason, rest) = if spec.served().orders_something() {
+        (Reason::NotServed, "the other rules of this object are in force")
+    } else {
+        (Reason::NotImplemented, "this object has no other rules")
+    };
+    let message = format!("rules about traffic to other servers are not served yet; {rest}");
+    for (index, limit) in spec.rate_limitings.iter().enumerate() {
+        if !limit.rest_rules.is_empty() {
+            problems.add(
+                format!("spec.rateLimitings[{index}].restRules"),
+                reason,
+                message.as_str(),
+            );
+        }
+    }
+    if !spec.traffic_intercept_rules.is_empty() {
+        problems.add("spec.trafficInterceptRules", reason, message);
+    }
 }
 
 fn check_limit(problems: &mut Problems, field: &str, limit: &RateLimiting) {
     if limit.resource_rules.is_empty() && limit.rest_rules.is_empty() {
         let message = "say which requests it counts: at least one rule";
         problems.required(format!("{field}.resourceRules"), message);
-    }
-    if !limit.rest_rules.is_empty() {
-        let message =
-            "traffic to other servers is not served yet: remove the rules, or keep them in an object of their own";
-        problems.not_implemented(format!("{field}.restRules"), message);
     }
     problems.at_most(&format!("{field}.properties"), limit.properties.len(), PROPERTIES_MAX);
     for (key, value) in &limit.properties {

@@ -197,7 +197,7 @@ fn check_primary(problems: &mut Problems, spec: &ShardingConfigSpec) {
 fn check_unserved(problems: &mut Problems, spec: &ShardingConfigSpec) {
     if let Some(webhook) = &spec.webhook {
         problems.within("spec.webhook.port", webhook.port, 1..=65_535);
-        let message = "sharded webhooks are not served yet: remove webhook, and the operator's webhook server is reached unsharded";
-        problems.not_implemented("spec.webhook", message);
+        let message = "sharded webhooks are not served yet: every API server reaches the operator's webhook server unsharded; all else of the object is served";
+        problems.add("spec.webhook", Reason::NotServed, message);
     }
 }

@@ -220,8 +220,8 @@ unavailable: PartialStart
 writeFence: Disabled
 ";
     let problems = sharding(yaml);
-    assert_eq!(fields(&problems), ["spec.webhook: NotImplemented"]);
-    assert_eq!(accepted_reason(&problems), ConditionReason::NotImplemented);
+    assert_eq!(fields(&problems), ["spec.webhook: NotServed"]);
+    assert_eq!(accepted_reason(&problems), ConditionReason::Ok, "all else is served");
 
     let problems = member("{access: Tunnel, identity: {mode: ServiceAccount}}");
     assert_eq!(
@@ -290,7 +290,7 @@ root:
         "spec.root.canary.inShardHash[2]: Invalid",
         "spec.root.canary.inShardHash[3]: Invalid",
         "spec.root.resourceSelector[0].relateResources[0].resources: Required",
-        "spec.webhook: NotImplemented",
+        "spec.webhook: NotServed",
     ];
     assert_eq!(fields(&problems), expected);
     assert_eq!(

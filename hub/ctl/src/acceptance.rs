@@ -22,7 +22,9 @@ pub(crate) enum Verdict {
     Foreign,
     /// It is in force once routers have it.
     Accepted,
-    /// It is right, but this version does not serve all of it: these fields, each with why.
+    /// It is in force once routers have it, but for these fields, which this version does not serve, each with why.
+    AcceptedInPart(Vec<String>),
+    /// It is right, but this version serves nothing of it: these fields, each with why.
     NotServed(Vec<String>),
     /// It is wrong: everything that is, each with its field and the fix.
     Wrong(Vec<String>),
@@ -53,6 +55,8 @@ pub(crate) fn judge(object: &DynamicObject) -> anyhow::Result<Verdict> {
         "FaultInjection" => read(object, |spec: FaultInjectionSpec| validate_fault_injection(&spec)),
         // The hub writes these itself.
         "Router" => return Ok(Verdict::Foreign),
+        // The predecessor's record of itself.
+        "ManagerState" => return Ok(Verdict::Foreign),
         kind => Err(format!("kind {kind:?} is none of {}", labels::GROUP)),
     };
     Ok(match problems {
@@ -64,7 +68,8 @@ pub(crate) fn judge(object: &DynamicObject) -> anyhow::Result<Verdict> {
 fn verdict(problems: &[Problem]) -> Verdict {
     let told = || problems.iter().map(Problem::to_string).collect();
     match accepted_reason(problems) {
-        ConditionReason::Ok => Verdict::Accepted,
+        ConditionReason::Ok if problems.is_empty() => Verdict::Accepted,
+        ConditionReason::Ok => Verdict::AcceptedInPart(told()),
         ConditionReason::NotImplemented => Verdict::NotServed(told()),
         _ => Verdict::Wrong(told()),
     }
@@ -162,6 +167,56 @@ mod tests {
             unreachable!("it is not served");
         };
         assert!(told[0].starts_with("spec.trafficInterceptRules: "), "{told:?}");
+    }
+
+    fn fields(told: &[String]) -> String {
+        let field = |told: &String| told.split([':', ' ']).next().unwrap_or_default().to_owned();
+        told.iter().map(field).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Everything wrong with a predecessor's manifest is named by its field, and what is right of it is accepted.
+    #[test]
+    fn manifests_of_the_predecessors() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/predecessors");
+        let fates = |file: &str| -> Vec<String> {
+            let yaml = std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
+            let fate = |object: &DynamicObject| match judge(object).unwrap() {
+                Verdict::Foreign => "foreign".to_owned(),
+                Verdict::Accepted => "accepted".to_owned(),
+                Verdict::AcceptedInPart(told) => format!("accepted but for {}", fields(&told)),
+                Verdict::NotServed(told) => format!("not served: {}", fields(&told)),
+                Verdict::Wrong(told) => format!("wrong: {}", fields(&told)),
+            };
+            parse(file, &yaml).unwrap().iter().map(fate).collect()
+        };
+        let expected: [(&str, &[&str]); 7] = [
+            (
+                "kusionstack-circuitbreaker-demo.yaml",
+                &["accepted but for spec.rateLimitings[1].restRules, spec.trafficInterceptRules"],
+            ),
+            ("kusionstack-shardingconfig-auto.yaml", &["accepted"]),
+            ("kusionstack-e2e-sharding.yaml", &["accepted", "accepted"]),
+            // These two do not fit the kinds of their own project either.
+            (
+                "kusionstack-shardingconfig-demo.yaml",
+                &["wrong: spec.limits[0].objectSelector"],
+            ),
+            (
+                "kusionstack-faultinjection-demo.yaml",
+                &["wrong: spec.httpFault[0].match, spec.httpFault[1].match.relatedResources"],
+            ),
+            ("openkruise-virtualapp.yaml", &["foreign"]),
+            ("openkruise-trafficpolicy.yaml", &["foreign"]),
+        ];
+        for (file, fate) in expected {
+            assert_eq!(fates(file), fate, "{file}");
+        }
+        let files = std::fs::read_dir(folder).unwrap();
+        assert_eq!(
+            files.count(),
+            expected.len() + 1,
+            "each manifest has a row, and NOTICE is there"
+        );
     }
 
     #[test]

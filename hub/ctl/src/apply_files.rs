@@ -10,6 +10,7 @@ use kube::api::{DynamicObject, PatchParams};
 use crate::acceptance::{Verdict, judge};
 use crate::apply::{apply_as, parse};
 use crate::cli::{ApplyArgs, DryRun};
+use crate::foreign::advice;
 use crate::hub;
 use crate::sentence;
 
@@ -98,15 +99,22 @@ fn told(objects: &[DynamicObject], verdicts: &[Verdict], dry_run: DryRun) -> Tol
     for (object, verdict) in objects.iter().zip(verdicts) {
         let name = name_of(object);
         let fails = match verdict {
-            Verdict::Foreign | Verdict::Accepted => false,
+            Verdict::Foreign | Verdict::Accepted | Verdict::AcceptedInPart(_) => false,
             Verdict::NotServed(_) => all,
             Verdict::Wrong(_) => true,
         };
         failed += usize::from(fails);
         match verdict {
-            Verdict::Foreign if all => lines.push(format!("{name}: not of Portolan, not judged")),
+            Verdict::Foreign if all => {
+                let told = advice(object).unwrap_or_else(|| "not of Portolan, not judged".to_owned());
+                lines.push(format!("{name}: {told}"));
+            }
             Verdict::Accepted if all => lines.push(format!("{name}: accepted")),
-            Verdict::Foreign | Verdict::Accepted => {}
+            Verdict::Foreign => lines.extend(advice(object).map(|told| format!("{name}: {told}"))),
+            Verdict::Accepted => {}
+            Verdict::AcceptedInPart(told) => {
+                lines.extend(told.iter().map(|told| format!("{name}: accepted but for {told}")));
+            }
             Verdict::NotServed(told) | Verdict::Wrong(told) => {
                 lines.extend(told.iter().map(|told| format!("{name}: {told}")));
             }

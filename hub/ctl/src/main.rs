@@ -21,6 +21,7 @@ mod connect;
 mod dev;
 mod explain;
 mod faults;
+mod foreign;
 mod forget;
 mod get;
 mod grant;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use portolan_crds::ledger::SPEC_BYTES_MAX;
-use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
+use portolan_crds::{ConditionReason, Problem, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
 
 use self::draft::{Draft, Drafting};
 use super::ledger::{Claims, Clusters, Ledger, Released};
@@ -183,7 +183,8 @@ fn check(name: &ShardName, object: &ShardObject) -> Result<Arc<ShardingConfigSpe
         reason: ConditionReason::Invalid,
         message: format!("spec: {message}"),
     })?;
-    let problems = validate_sharding(name.name(), name.namespace(), spec);
+    let mut problems = validate_sharding(name.name(), name.namespace(), spec);
+    problems.retain(Problem::refuses);
     let bytes = serde_json::to_vec(spec).map_or(usize::MAX, |text| text.len());
     if bytes > SPEC_BYTES_MAX {
         return Err(Refusal {

@@ -253,12 +253,35 @@ fn an_overlap_goes_to_the_older() {
 }
 
 #[test]
+fn an_unserved_webhook_does_not_keep_the_shard_from_being_served() {
+    let mut fleet = Fleet::new(&["ns-a"]);
+    fleet.caller("east", "p", "op");
+    fleet.apply("shard", spec(&[("east", &["ns-a"])]));
+    fleet.compile(0);
+    let webhook = Some(WebhookConfig {
+        cert_dir: "/certs".to_owned(),
+        port: 9443,
+    });
+    fleet.apply(
+        "shard",
+        ShardingConfigSpec {
+            webhook,
+            ..spec(&[("east", &["ns-a"])])
+        },
+    );
+    let world = fleet.compile(0);
+    assert_eq!(world.refusal("shard"), None);
+    let accepted = world.state.accepted.values().next().unwrap();
+    assert_eq!(accepted.generation, 2, "the spec with a webhook is in force");
+}
+
+#[test]
 fn a_bad_edit_keeps_the_last_accepted_spec() {
     let mut fleet = Fleet::new(&["ns-a"]);
     fleet.caller("east", "p", "op");
     fleet.apply("shard", spec(&[("east", &["ns-a"])]));
     let good = fleet.compile(0);
-    let bad_edits: [(ShardingConfigSpec, ConditionReason, &str); 4] = [
+    let bad_edits: [(ShardingConfigSpec, ConditionReason, &str); 3] = [
         (
             spec(&[("nowhere", &["ns-a"])]),
             ConditionReason::UnknownCluster,
@@ -271,17 +294,6 @@ fn a_bad_edit_keeps_the_last_accepted_spec() {
             },
             ConditionReason::Invalid,
             "spec.selector",
-        ),
-        (
-            ShardingConfigSpec {
-                webhook: Some(WebhookConfig {
-                    cert_dir: "/certs".to_owned(),
-                    port: 9443,
-                }),
-                ..spec(&[("east", &[])])
-            },
-            ConditionReason::NotImplemented,
-            "spec.webhook",
         ),
         (
             ShardingConfigSpec {

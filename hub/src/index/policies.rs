@@ -184,7 +184,7 @@ struct Judged {
 
 fn judge(kind: PolicyKind, object: &DynamicObject, generation: i64, before: Option<&PolicyObject>) -> Judged {
     let (good, problems) = match read(kind, object) {
-        Ok((spec, problems)) => (Some(spec).filter(|_| problems.is_empty()), problems),
+        Ok((spec, problems)) => (Some(spec).filter(|_| !problems.iter().any(Problem::refuses)), problems),
         Err(message) => (None, vec![unreadable(message)]),
     };
     // Plain data, so that this cannot fail; and what cannot be sent is not in force.
@@ -221,7 +221,7 @@ fn read(kind: PolicyKind, object: &DynamicObject) -> Result<(PolicySpec, Vec<Pro
         PolicyKind::CircuitBreaker => {
             let spec: CircuitBreakerSpec = section(object, "spec")?;
             let problems = validate_circuit_breaker(&spec);
-            (PolicySpec::Breaker(spec), problems)
+            (PolicySpec::Breaker(spec.served()), problems)
         }
         PolicyKind::FaultInjection => {
             let spec: FaultInjectionSpec = section(object, "spec")?;

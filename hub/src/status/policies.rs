@@ -11,6 +11,7 @@ use portolan_wire::v1::ResourceKind;
 use super::Sources;
 use super::finding::set;
 use super::presence::Presences;
+use super::unserved::{clear, rules_served};
 use crate::compile::{MAX_IN_NAMESPACE, MAX_OF_CALLER, PolicyReach, Reached, Standing, World, some_of};
 use crate::facts::{Facts, FaultsStopped, PolicyInForce, PolicyName, PolicyObject, PolicySpec, PolicyStatus};
 use crate::shares::WithheldShares;
@@ -102,10 +103,17 @@ pub(super) fn status(
             &mut status.conditions
         }
     };
-    if divided.is_none() {
-        divided::clear(conditions);
+    let rules_served = rules_served(&object.problems);
+    for (type_, found) in [
+        (ConditionType::Divided, &divided),
+        (ConditionType::RulesServed, &rules_served),
+    ] {
+        if found.is_none() {
+            clear(conditions, type_);
+        }
     }
-    set(conditions, findings.into_iter().chain(divided), object.generation, now);
+    let findings = findings.into_iter().chain(divided).chain(rules_served);
+    set(conditions, findings, object.generation, now);
     Some(status)
 }
 
@@ -132,7 +140,13 @@ fn named(callers: &Reached) -> (Vec<String>, Option<i64>) {
 
 fn is_accepted(object: &PolicyObject, standing: Standing) -> Finding {
     const TYPE: ConditionType = ConditionType::Accepted;
-    if !object.problems.is_empty() {
+    let refusing: Vec<_> = object
+        .problems
+        .iter()
+        .filter(|problem| problem.refuses())
+        .cloned()
+        .collect();
+    if !refusing.is_empty() {
         let rest = match &object.in_force {
             Some(good) => format!(
                 "the last accepted spec stays in force, of generation {}",
@@ -141,8 +155,8 @@ fn is_accepted(object: &PolicyObject, standing: Standing) -> Finding {
             None if object.was_there => "this hub knows no good spec of it: routers that have one keep it".to_owned(),
             None => "nothing of it comes into force".to_owned(),
         };
-        let message = format!("{}; {rest}", summary(&object.problems));
-        return Finding::fails(TYPE, accepted_reason(&object.problems), message);
+        let message = format!("{}; {rest}", summary(&refusing));
+        return Finding::fails(TYPE, accepted_reason(&refusing), message);
     }
     if standing == Standing::Excess {
         let message = format!(

@@ -7,18 +7,20 @@ use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName, Sharding
 use self::pods::served;
 use super::Sources;
 use super::finding::{nothing_in_force, set};
+use super::unserved::{clear, webhook_served};
 use crate::compile::{Accepted, Contested, Generated, Verdict, World, some_of};
 use crate::facts::{Facts, ShardObject};
 
 mod pods;
 
 /// The conditions of a root. Others are those of the shard that it was.
-const CONDITIONS: [ConditionType; 5] = [
+const CONDITIONS: [ConditionType; 6] = [
     ConditionType::Accepted,
     ConditionType::Complete,
     ConditionType::Disjoint,
     ConditionType::NamespacesResolved,
     ConditionType::ChildrenServed,
+    ConditionType::WebhookServed,
 ];
 
 /// A root in force, or one that would be a root if it could.
@@ -66,6 +68,11 @@ pub(super) fn status(
     let ours = CONDITIONS.map(|condition| condition.to_string());
     status.conditions.retain(|condition| ours.contains(&condition.type_));
     let findings = [judged, root.complete(), root.disjoint(), root.resolved(), served(&root)];
+    let webhook = webhook_served(root.accepted.map(|accepted| &*accepted.spec));
+    if webhook.is_none() {
+        clear(&mut status.conditions, ConditionType::WebhookServed);
+    }
+    let findings = findings.into_iter().chain(webhook);
     set(&mut status.conditions, findings, object.generation, sources.now);
     status
 }

@@ -9,6 +9,7 @@ use portolan_crds::{
 use super::finding::{nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
+use super::unserved::{clear, webhook_served};
 use super::{Sources, callers, fenced, leader, reach, releases, root};
 use crate::acks::moving_lock;
 use crate::compile::{Verdict, World, some_of};
@@ -61,6 +62,11 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
     ];
     status.clusters = clusters(world, name, verdict);
     status.callers = Some(callers);
+    let webhook = webhook_served(accepted.map(|accepted| &*accepted.spec));
+    if webhook.is_none() {
+        clear(&mut status.conditions, ConditionType::WebhookServed);
+    }
+    let findings = findings.into_iter().chain(webhook);
     set(&mut status.conditions, findings, object.generation, now);
     Some(status)
 }

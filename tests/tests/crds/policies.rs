@@ -193,14 +193,15 @@ async fn taken(client: &Client, kind: &str, spec: &Value) {
 /// What no schema can say, so that the hub's webhook, or else its status, does: whether a regular expression can be used, a time
 /// zone is there, keys of labels are keys, and requirements can hold together.
 fn is_seen_by_us_alone(problem: &Problem) -> bool {
-    problem.reason == Reason::NotImplemented
+    matches!(problem.reason, Reason::NotImplemented | Reason::NotServed)
         || problem.field.ends_with(".timeZone")
         || problem.field.starts_with("spec.selector")
         || problem.message.contains("cannot be used")
 }
 
 fn accepted(kind: &str, spec: &Value) -> bool {
-    problems(kind, spec).is_some_and(|problems| problems.iter().all(|problem| problem.reason == Reason::NotImplemented))
+    let later = |problem: &Problem| matches!(problem.reason, Reason::NotImplemented | Reason::NotServed);
+    problems(kind, spec).is_some_and(|problems| problems.iter().all(later))
 }
 
 /// The schema refuses an empty list of clusters, which would mean all of them; the types cannot tell it from an absent one.

@@ -62,10 +62,20 @@ fn limit(burst: u32) -> Value {
     })
 }
 
-/// What is understood, stored, and not served.
-fn not_served() -> Value {
-    let mut spec = limit(10);
+/// What is understood, stored, and not served, beside a limit that is.
+fn served_in_part(limit: Value) -> Value {
+    let mut spec = limit;
     spec["rateLimitings"][0]["restRules"] = json!([{"url": "https://shop.example/*", "method": "GET"}]);
+    spec
+}
+
+/// What is understood and stored, and of which nothing is served.
+fn not_served() -> Value {
+    let mut spec = served_in_part(limit(10));
+    spec["rateLimitings"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceRules");
     spec
 }
 
@@ -108,10 +118,13 @@ async fn a_circuit_breaker_is_told_kept_and_taken_back() {
     policy_says(&scene, &mut router, CALM, "Distributed", "True/Ok").await;
     assert_eq!(router.version(CALM), good);
 
-    put(&scene, CALM, &limit(20), &json!({})).await.unwrap();
+    put(&scene, CALM, &served_in_part(limit(20)), &json!({})).await.unwrap();
     router
         .follow("the mended spec", |router| router.version(CALM) != good)
         .await;
+    let message = policy_says(&scene, &mut router, CALM, "RulesServed", "False/NotImplemented").await;
+    assert!(message.contains("spec.rateLimitings[0].restRules"), "{message}");
+    policy_says(&scene, &mut router, CALM, "Accepted", "True/Ok").await;
     put(&scene, CALM, &limit(20), &json!({LABEL_CIRCUIT_BREAKER_DISABLE: ""}))
         .await
         .unwrap();

@@ -153,6 +153,21 @@ impl Scene {
         says(&format!("{name}: {condition} {wanted}"), condition, wanted, status).await
     }
 
+    /// Waits until the status of a ShardingConfig's present generation has no such condition.
+    pub(crate) async fn shard_lacks(&self, name: &str, condition: &str) {
+        let api = Api::<ShardingConfig>::namespaced(self.client().await, "ops");
+        eventually(&format!("{name} has no condition {condition}"), || async {
+            let object = api.get(name).await.map_err(|error| error.to_string())?;
+            let status = object.status.ok_or("no status")?;
+            let is_present = status.observed_generation == object.metadata.generation;
+            let has = status.conditions.iter().any(|found| found.type_ == condition);
+            (is_present && !has)
+                .then_some(())
+                .ok_or(format!("{:?}", status.conditions))
+        })
+        .await;
+    }
+
     /// The status of a ShardingConfig as it is now.
     pub(crate) async fn shard_status(&self, name: &str) -> Value {
         let api = Api::<ShardingConfig>::namespaced(self.client().await, "ops");

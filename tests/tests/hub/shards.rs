@@ -49,6 +49,7 @@ async fn bad_shards_are_told(scene: &Scene) {
         "selector": {"matchLabels": {"app": "x"}}, "callerClusters": ["mars"], "clusters": [{"name": "mars"}],
     });
     let mut webhook = shard_spec("east", &["ns-z"]);
+    webhook["selector"] = json!({"matchLabels": {"app": "nobody"}});
     webhook["webhook"] = json!({"certDir": "/tmp/webhook-certs", "port": 9443});
     for (name, spec, wanted, text) in [
         (
@@ -63,7 +64,6 @@ async fn bad_shards_are_told(scene: &Scene) {
             "False/Overlap",
             "east/ns-a (of ops/good)",
         ),
-        ("webhook", webhook, "False/NotImplemented", "spec.webhook"),
     ] {
         scene.shard(name, spec).await;
         let message = scene.shard_says(name, "Accepted", wanted).await;
@@ -73,6 +73,16 @@ async fn bad_shards_are_told(scene: &Scene) {
         );
     }
     scene.shard_says("overlapping", "Disjoint", "False/Overlap").await;
+    // What is not served of a spec does not keep the rest of it from being in force.
+    scene.shard("webhook", webhook.clone()).await;
+    let message = scene
+        .shard_says("webhook", "WebhookServed", "False/NotImplemented")
+        .await;
+    assert!(message.contains("spec.webhook"), "{message}");
+    scene.shard_says("webhook", "Accepted", "True/Ok").await;
+    webhook.as_object_mut().unwrap().remove("webhook");
+    scene.shard("webhook", webhook).await;
+    scene.shard_lacks("webhook", "WebhookServed").await;
     // A bad edit of the good one.
     let mut edit = shard_spec("east", &["ns-a", "ns-b"]);
     edit["clusters"][0]["name"] = json!("mars");

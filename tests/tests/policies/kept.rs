@@ -25,6 +25,7 @@ async fn a_bad_edit_leaves_the_good_one_in_force_and_says_why() {
     let mut other = rule.clone();
     other["triggerPolicy"] = json!("ForceClosed");
     other["restRules"] = json!([{"url": "https://example.com/*", "method": "GET"}]);
+    other.as_object_mut().unwrap().remove("resourceRules");
     let patch = Patch::Merge(json!({"spec": {"rateLimitings": [other]}}));
     let edited = policies.patch("kept", &PatchParams::default(), &patch).await.unwrap();
     assert!(edited.metadata.generation > policy.metadata.generation);

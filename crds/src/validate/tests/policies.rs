@@ -375,6 +375,35 @@ fn what_needs_the_sidecar_is_not_served_for_that_object_alone() {
     assert_eq!(accepted_reason(&problems), ConditionReason::NotImplemented);
 }
 
+#[test]
+fn rules_beside_those_that_need_the_sidecar_are_served() {
+    let rest = "restRules: [{url: 'https://x/*', method: GET}]";
+    let intercept = "trafficInterceptRules: [{name: t, interceptType: Whitelist, contentType: Normal, contents: [x], methods: [GET]}]";
+    let served = format!("{{name: a, {RULE}, {BUCKET}}}");
+    for (spec, unserved) in [
+        (
+            format!("{{rateLimitings: [{{name: a, {RULE}, {rest}, {BUCKET}}}]}}"),
+            "spec.rateLimitings[0].restRules: NotServed",
+        ),
+        (
+            format!("{{rateLimitings: [{served}, {{name: b, {rest}, {BUCKET}}}]}}"),
+            "spec.rateLimitings[1].restRules: NotServed",
+        ),
+        (
+            format!("{{rateLimitings: [{served}], {intercept}}}"),
+            "spec.trafficInterceptRules: NotServed",
+        ),
+    ] {
+        let problems = breaker(&spec);
+        assert_eq!(fields(&problems), [unserved], "{spec}");
+        assert_eq!(accepted_reason(&problems), ConditionReason::Ok);
+        let spec: CircuitBreakerSpec = serde_yaml_ng::from_str(&spec).unwrap();
+        let expected: CircuitBreakerSpec = serde_yaml_ng::from_str(&format!("{{rateLimitings: [{served}]}}")).unwrap();
+        assert_eq!(spec.served(), expected);
+        assert_eq!(validate_circuit_breaker(&spec.served()), vec![]);
+    }
+}
+
 /// What is bounded in the schema is bounded here: an object may be older than the schema, or come by another way.
 #[test]
 fn everything_is_bounded() {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DynamicObject};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::{MemberCluster, ShardingConfig, labels, validate, validate_sharding};
+use portolan_crds::{MemberCluster, Problem, ShardingConfig, labels, validate, validate_sharding};
 
 use crate::apply;
 use crate::connect::Cluster;
@@ -41,7 +41,8 @@ pub(crate) fn sharding_configs(manifests: &[DynamicObject]) -> anyhow::Result<Ve
 fn sharding_config(object: &DynamicObject) -> anyhow::Result<ShardingConfig> {
     let config: ShardingConfig = serde_path_to_error::deserialize(serde_json::to_value(object)?)
         .with_context(|| format!("{} does not have the fields of its kind", apply::describe(object)))?;
-    let problems = validate_sharding(&config.name_any(), &namespace_of(&config), &config.spec);
+    let mut problems = validate_sharding(&config.name_any(), &namespace_of(&config), &config.spec);
+    problems.retain(Problem::refuses);
     if !problems.is_empty() {
         bail!(
             "{} would not be accepted: {}",

@@ -13,6 +13,7 @@ use super::{first_of, items, send, texts};
 use crate::acceptance::{Verdict, judge};
 use crate::apply_files::{documents, name_of};
 use crate::cli::{HubAdminArgs, Output, PlanArgs};
+use crate::foreign::advice;
 use crate::router::text;
 use crate::table::Table;
 
@@ -51,7 +52,8 @@ fn sharding_configs(objects: Vec<DynamicObject>) -> anyhow::Result<(Vec<DynamicO
         let verdict = judge(&object)?;
         let is_ours = verdict != Verdict::Foreign && object.types.as_ref().is_some_and(|types| types.kind == KIND);
         if !is_ours {
-            let _ = writeln!(notes, "{name}: no {KIND}, so no part of the plan");
+            let told = advice(&object).unwrap_or_else(|| format!("no {KIND}, so no part of the plan"));
+            let _ = writeln!(notes, "{name}: {told}");
             continue;
         }
         if let Verdict::Wrong(told) = verdict {

@@ -6,7 +6,7 @@ use portolan_crds::labels::{
 };
 
 use super::*;
-use crate::facts::{FaultsStopped, PolicyKind, PolicyName, PolicyObject};
+use crate::facts::{FaultsStopped, PolicyKind, PolicyName, PolicyObject, PolicySpec};
 
 const BREAKER: PolicyKind = PolicyKind::CircuitBreaker;
 const FAULT: PolicyKind = PolicyKind::FaultInjection;
@@ -64,11 +64,23 @@ fn the_last_good_spec_stays_in_force() {
     }
     let mut sidecar = good();
     sidecar["rateLimitings"][0]["restRules"] = json!([{"url": "https://x.example/*", "method": "GET"}]);
-    facts.apply_policy(BREAKER, &policy(BREAKER, 7, sidecar));
-    assert_eq!(
-        in_force(&facts),
-        Some(2),
-        "what is not served yet replaces nothing either"
+    let mut alone = sidecar.clone();
+    alone["rateLimitings"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceRules");
+    facts.apply_policy(BREAKER, &policy(BREAKER, 7, alone));
+    assert_eq!(in_force(&facts), Some(2), "rules that are not served replace nothing");
+    facts.apply_policy(BREAKER, &policy(BREAKER, 8, sidecar));
+    assert_eq!(in_force(&facts), Some(8), "the rules beside them are served");
+    let told = kept(&facts, BREAKER);
+    assert!(told.problems.len() == 1 && !told.problems[0].refuses());
+    let PolicySpec::Breaker(spec) = &told.in_force.as_ref().unwrap().spec else {
+        panic!("a CircuitBreaker");
+    };
+    assert!(
+        spec.rate_limitings[0].rest_rules.is_empty(),
+        "no router is told of them"
     );
     // Made anew it starts anew.
     let mut anew = policy(BREAKER, 1, unreadable);

@@ -1,7 +1,6 @@
 //! Condition Divided of CircuitBreakers: whether all of the limits that routers have together goes where it is asked for. Pure;
 //! called by `policies`.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portolan_crds::{ConditionReason, ConditionType, Finding};
 
 use crate::compile::{SharedLimit, World, some_of};
@@ -32,12 +31,6 @@ pub(super) fn divided(world: &World, name: &PolicyName, withheld: &[Withheld]) -
     let kept: Vec<_> = withheld.iter().map(kept).collect();
     let message = format!("so much less passes: {}", some_of(&kept, "; "));
     Some(Finding::fails(TYPE, ConditionReason::SharesWithheld, message))
-}
-
-/// Takes the condition away.
-pub(super) fn clear(conditions: &mut Vec<Condition>) {
-    let type_ = TYPE.to_string();
-    conditions.retain(|condition| condition.type_ != type_);
 }
 
 fn kept(withheld: &Withheld) -> String {
