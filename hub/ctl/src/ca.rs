@@ -13,9 +13,8 @@ use portolan_crds::labels::{CONFIG_MAP_CA_ROTATION, SYSTEM_NAMESPACE};
 use portolan_crds::rotation::CaRotation;
 use portolan_runtime::pki;
 
-use crate::cli::{HubArgs, RotateArgs, StepArgs};
-use crate::connect::connect;
-use crate::{hub_ca, install};
+use crate::cli::{FleetHubArgs, RotateArgs, StepArgs};
+use crate::{hub, hub_ca, install};
 
 const POLL: Duration = Duration::from_millis(200);
 
@@ -30,20 +29,20 @@ fn wanted(step: &StepArgs) -> &'static str {
 }
 
 pub(crate) async fn rotate(args: &RotateArgs) -> anyhow::Result<()> {
-    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
+    let hub = hub::of(&args.hub).await?;
     let (step, deadline) = (wanted(&args.step), Instant::now() + args.timeout);
     // Of a step before that was interrupted: nothing is issued by a CA that the API server does not trust yet.
-    trust_published(&hub.client).await?;
+    trust_published(&hub).await?;
     if step == "issue" || step == "finish" {
-        until_nobody_waits(&hub.client, args.drop_absent, deadline).await?;
+        until_nobody_waits(&hub, args.drop_absent, deadline).await?;
     }
-    let state = take(&hub.client, step, args.drop_absent, deadline).await?;
+    let state = take(&hub, step, args.drop_absent, deadline).await?;
     if let Some(why) = state.refused {
         bail!("the hub does not take this step: {why}");
     }
-    trust_published(&hub.client).await?;
+    trust_published(&hub).await?;
     if step == "begin" || step == "issue" {
-        until_nobody_waits(&hub.client, args.drop_absent, deadline).await?;
+        until_nobody_waits(&hub, args.drop_absent, deadline).await?;
     }
     println!("{}", next_step(step));
     Ok(())
@@ -154,10 +153,10 @@ fn is_absent(line: &str) -> bool {
     line.ends_with("(is not connected)")
 }
 
-pub(crate) async fn show(args: &HubArgs) -> anyhow::Result<()> {
-    let hub = connect("the hub", args.hub_kubeconfig.as_deref()).await?;
-    let bundle = hub_ca::awaited(&hub.client).await?;
-    let state = read(&hub.client).await?.unwrap_or_default();
+pub(crate) async fn show(args: &FleetHubArgs) -> anyhow::Result<()> {
+    let hub = hub::of(args).await?;
+    let bundle = hub_ca::awaited(&hub).await?;
+    let state = read(&hub).await?.unwrap_or_default();
     print!("{}", shown(&bundle, &state)?);
     Ok(())
 }

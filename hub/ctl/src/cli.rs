@@ -376,7 +376,7 @@ pub(crate) enum LedgerCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LedgerShowArgs {
     #[command(flatten)]
-    pub(crate) hub: HubArgs,
+    pub(crate) hub: FleetHubArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -384,7 +384,7 @@ pub(crate) struct LedgerShowArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LedgerAdoptArgs {
     #[command(flatten)]
-    pub(crate) hub: HubArgs,
+    pub(crate) hub: FleetHubArgs,
     /// Member cluster and its kubeconfig, to read which namespaces there are; repeatable
     #[arg(long = "member", value_name = "NAME=FILE", value_parser = parse_member)]
     pub(crate) members: Vec<(String, PathBuf)>,

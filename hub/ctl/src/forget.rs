@@ -12,12 +12,12 @@ use portolan_crds::labels::SYSTEM_NAMESPACE;
 use portolan_crds::{Router, RouterPod};
 
 use crate::cli::ForgetArgs;
-use crate::connect::connect;
+use crate::hub;
 
 pub(crate) async fn run(args: &ForgetArgs) -> anyhow::Result<()> {
-    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
+    let hub = hub::of(&args.hub).await?;
     for name in &args.names {
-        println!("{}", forget_one(&hub.client, name).await?);
+        println!("{}", forget_one(&hub, name).await?);
     }
     Ok(())
 }

@@ -125,7 +125,7 @@ fn shards(configs: &Vec<ShardingConfig>, wide: bool) -> String {
         explain_false(&mut notes, &format!("ShardingConfig {}", name_of(config)), conditions);
     }
     if wide {
-        notes.push_str(WHY_LEFT_OUT);
+        notes.push_str(COLUMNS);
     }
     format!("{table}{notes}")
 }
@@ -173,12 +173,13 @@ fn shard_rows(config: &ShardingConfig, wide: bool) -> Vec<Vec<String>> {
     rows.collect()
 }
 
-/// Under the wide table.
-const WHY_LEFT_OUT: &str = "\
-LABELS incomplete: of some kinds the router, not the member, chooses by namespace what callers see (portolanctl explain).
-LEAVES OUT: what \"all namespaces\" is without, beside namespaces that spec.clusters does not choose. System namespaces are a
-shard's only where spec.clusters[].namespaces names them, which an entry may beside a selector; a shadowed one the shard has in
-another cluster.
+/// What the columns of the wide table mean, under it and apart from what was found.
+const COLUMNS: &str = "
+Columns:
+  LABELS      complete: the member itself chooses by labels what callers see; incomplete: the router does so by namespace, for some
+              kinds (portolanctl explain)
+  LEAVES OUT  namespaces that a request over all namespaces does not show, although spec.clusters chooses them: system namespaces, unless
+              spec.clusters[].namespaces names them, and those that the shard has in another cluster (shadowed)
 ";
 
 /// What a request over all namespaces does not show of the cluster, though it is there. Of a shard that owns more than a status
@@ -364,7 +365,7 @@ mod tests {
         for words in [
             "LABELS       LEAVES OUT",
             "incomplete   system: kube-public, kube-node-lease, portolan-system, portolan-routers; shadowed: ns-b\n",
-            "only where spec.clusters[].namespaces names them",
+            "\nColumns:\n  LABELS ",
         ] {
             assert!(wide.contains(words), "{wide}");
         }

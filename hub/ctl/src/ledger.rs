@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use crate::cli::{LedgerCommand, LedgerShowArgs};
-use crate::connect::connect;
+use crate::hub;
 use crate::table::Table;
 
 mod adopt;
@@ -22,8 +22,8 @@ pub(crate) async fn run(command: &LedgerCommand) -> anyhow::Result<()> {
 }
 
 async fn show(args: &LedgerShowArgs) -> anyhow::Result<()> {
-    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
-    let found = Found::read(&hub.client).await?;
+    let hub = hub::of(&args.hub).await?;
+    let found = Found::read(&hub).await?;
     args.output.print(&found.records, |_| report(&found))
 }
 

@@ -362,7 +362,10 @@ fn caller_of(reviewed: &Reviewed, snapshot: &Snapshot) -> Result<Arc<CallerView>
                 "{pod} has the name of a caller but another uid: it was replaced and the hub has not heard of it yet"
             )
         } else {
-            format!("{pod} belongs to no shard: no ShardingConfig in its namespace selects it")
+            format!(
+                "{pod} belongs to no shard: no ShardingConfig in its namespace selects it, or the hub has not heard of the Pod \
+                 from the agent of its cluster (portolanctl get callers)"
+            )
         }));
     };
     if *view.namespace != *reviewed.namespace || view.service_account != reviewed.service_account {

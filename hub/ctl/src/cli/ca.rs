@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use portolan_crds::duration::parse_duration;
 
-use super::HubArgs;
+use super::FleetHubArgs;
 
 const ROTATE_HELP: &str = "\
 In three steps. Each may be repeated, and waits until agents and routers have followed.
@@ -29,7 +29,7 @@ and next.key.";
 #[derive(Debug, Subcommand)]
 pub(crate) enum CaCommand {
     /// Show the hub's CAs, how far a rotation is, and whom it waits for
-    Show(HubArgs),
+    Show(FleetHubArgs),
     /// Replace the hub's CA by a new one, both being trusted in between
     #[command(after_help = ROTATE_HELP)]
     Rotate(RotateArgs),
@@ -38,7 +38,7 @@ pub(crate) enum CaCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RotateArgs {
     #[command(flatten)]
-    pub(crate) hub: HubArgs,
+    pub(crate) hub: FleetHubArgs,
     #[command(flatten)]
     pub(crate) step: StepArgs,
     /// Do not wait for agents and routers that are not connected: they are locked out, and have to join or enrol anew

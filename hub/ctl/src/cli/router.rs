@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::HubArgs;
+use super::FleetHubArgs;
 
 const FORGET_HELP: &str = "\
 Deletes the Router object on the hub, as kubectl delete rt -n portolan-system NAME does. Its
@@ -29,5 +29,5 @@ pub(crate) struct ForgetArgs {
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
-    pub(crate) hub: HubArgs,
+    pub(crate) hub: FleetHubArgs,
 }

@@ -17,10 +17,11 @@ use super::claims::{Adoption, Evidence, Inventory, claims};
 use super::found::Found;
 use crate::cli::LedgerAdoptArgs;
 use crate::connect::{connect, list};
+use crate::hub;
 use crate::table::Table;
 
 pub(crate) async fn run(args: &LedgerAdoptArgs) -> anyhow::Result<()> {
-    let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?.client;
+    let hub = hub::of(&args.hub).await?;
     let found = Found::read(&hub).await?;
     if found.is_whole() {
         bail!("the ledger is whole: there is nothing to adopt; see portolanctl ledger show");
