@@ -156,6 +156,7 @@ impl Fault {
             Self::NotFound(_) => "NotFound",
             Self::MethodNotAllowed(_) => "MethodNotAllowed",
             Self::NotAcceptable(_) => "NotAcceptable",
+            Self::Conflict(_) => "Conflict",
             Self::Expired(_) => "Expired",
             Self::TooLarge { .. } => "RequestEntityTooLarge",
             Self::TooManyRequests { .. } => "TooManyRequests",
@@ -177,6 +178,7 @@ impl Fault {
                 _ => "InternalError",
             },
             Self::UnsupportedMediaType(_) => "UnsupportedMediaType",
+            Self::Invalid(_) => "Invalid",
             Self::Internal(_) => "InternalError",
             Self::Policy(_) => match self.status_code() {
                 StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
