@@ -101,6 +101,7 @@ fn history(seed: u64, total: &mut Tally) -> bool {
     total.restores += tally.restores;
     total.days += tally.days;
     total.forgotten_views += tally.forgotten_views;
+    total.older_pages += tally.older_pages;
     total.only_member += tally.only_member;
     true
 }
@@ -155,7 +156,7 @@ fn every_history_ends_in_the_union() {
         "{total:?}"
     );
     assert!(
-        total.forgotten_views > each / 1_000 && total.only_member > each / 100,
+        total.forgotten_views > each / 1_000 && total.only_member > each / 100 && total.older_pages > 0,
         "{total:?}"
     );
     assert!(
