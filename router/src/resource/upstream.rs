@@ -22,6 +22,7 @@ mod proof;
 mod readyz;
 mod resolve;
 pub(crate) mod retry;
+mod said;
 #[cfg(test)]
 pub(crate) mod scripted;
 pub(crate) mod socket;
