@@ -6,7 +6,6 @@
 mod protobuf;
 #[cfg(test)]
 mod tests;
-mod yaml;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};

@@ -9,7 +9,6 @@ use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec};
 use super::kin::Kin;
 use super::members::{check_buckets, check_count, check_members};
 use super::{Given, Pair, Refusal, lease};
-use crate::compile::locks;
 use crate::compile::roots::Generator;
 use crate::compile::wanted::{Known, Wanted};
 use crate::compile::{Accepted, by_age};

@@ -39,7 +39,6 @@ fn replica(pod: &str) -> Caller {
         service_account: "op".to_owned(),
         user: CallerView::user_of("ops", "op"),
         created_unix_seconds: None,
-        held_elsewhere: None,
         policy_names: Arc::default(),
         policies: None,
         binding: Binding::None,
