@@ -4,6 +4,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use portolan_crds::{ConditionReason, ConditionType, Finding, set_condition};
 
+/// What is said of shards without clusters.
+pub(super) const NOT_ARBITRATED: &str = "spec.clusters is absent, so limits alone say what the shard has: whether another shard has some of it too is not looked \
+     into, and nothing is handed over when limits change; name clusters to have it judged";
+
 /// The finding for a condition about the spec in force, where there is none.
 pub(super) fn nothing_in_force(type_: ConditionType) -> Finding {
     let message = "no spec is in force, see Accepted";

@@ -6,7 +6,7 @@ use portolan_crds::{
     ClusterShardStatus, ConditionReason, ConditionType, Finding, STATUS_NAMESPACES_MAX, ShardName, ShardingConfigStatus,
 };
 
-use super::finding::{nothing_in_force, set};
+use super::finding::{NOT_ARBITRATED, nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
 use super::unserved::{clear, webhook_served};
@@ -124,10 +124,6 @@ fn is_accepted(verdict: &Verdict, in_force: bool) -> Finding {
     };
     Finding::fails(TYPE, refusal.reason, format!("{}; {rest}", refusal.message))
 }
-
-/// What is said of shards without clusters.
-pub(super) const NOT_ARBITRATED: &str = "spec.clusters is absent, so limits alone say what the shard has: whether another shard has some of it too is not looked \
-     into, and nothing is handed over when limits change; name clusters to have it judged";
 
 /// Whether the shard has what it asks for. What others go on wanting is `Disjoint`'s to tell.
 fn complete(verdict: &Verdict, in_force: bool) -> Finding {
