@@ -57,7 +57,7 @@ pub(crate) enum PolicyStanding {
 pub(crate) enum Answer {
     Ack,
     Nack,
-    /// It is in force there and not on disk.
+    /// What the router has in force is not on its disk.
     Unsaved,
 }
 

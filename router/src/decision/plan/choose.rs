@@ -90,7 +90,7 @@ pub(crate) enum Finding {
     Has,
     /// It has not.
     HasNot,
-    /// It does not let the caller look.
+    /// The member does not let the caller look.
     Forbidden,
     /// It cannot be asked.
     Unknown(Fault),

@@ -62,7 +62,7 @@ pub(crate) enum Sight {
     Outside,
     /// Nothing.
     Nothing,
-    /// It does not let the caller look.
+    /// The member does not let the caller look.
     Forbidden,
     /// It cannot be asked.
     Unknown(Fault),
@@ -250,7 +250,7 @@ impl Owner {
         }
     }
 
-    /// It is in another member than the child.
+    /// The refusal of an owner that is in another member than its child.
     pub(crate) fn crosses(&self, here: &str, there: &str) -> Fault {
         Fault::Forbidden(format!(
             "{} is in member cluster {there}, and the object would be in {here}, whose garbage collector would delete it as an orphan: leave out this ownerReference",
@@ -258,7 +258,7 @@ impl Owner {
         ))
     }
 
-    /// It is not the shard's: nobody is asked for it.
+    /// The refusal of an owner outside the caller's shard: no member is asked for such a one.
     pub(crate) fn outside(&self) -> Fault {
         Fault::Forbidden(format!(
             "{} is outside the caller's shard, so it is not known to be in the object's member cluster: leave out this \
