@@ -79,6 +79,8 @@ pub(crate) struct RouterState {
     pub(crate) rejected: BTreeMap<Ref, (String, String)>,
     /// The last compile run whose outcome it serves whole.
     pub(crate) acked_run: u64,
+    /// It cannot write its state file: what it was told since it acknowledged last is in force there, and a restart would undo it.
+    pub(crate) unsaved: bool,
     /// What the router had seen of the ledger when its stream began.
     pub(crate) seen: LedgerPosition,
     /// Shared: statuses are made of copies.
@@ -116,6 +118,7 @@ impl RouterState {
             offered: BTreeSet::new(),
             rejected: BTreeMap::new(),
             acked_run: 0,
+            unsaved: false,
             seen: LedgerPosition::default(),
             reported: Arc::default(),
             came: Instant::now(),

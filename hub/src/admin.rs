@@ -91,6 +91,7 @@ fn routers(acks: &Acks) -> Value {
                 "connected": state.left.is_none(),
                 "version": state.version,
                 "ackedRun": state.acked_run,
+                "unsaved": state.unsaved,
                 "servesPolicies": state.serves_policies,
                 "openedRules": state.rules.opened(),
                 "holds": names(state.held.iter().map(|(name, version)| (name, version.as_str()))),

@@ -57,6 +57,8 @@ pub(crate) enum PolicyStanding {
 pub(crate) enum Answer {
     Ack,
     Nack,
+    /// It is in force there and not on disk.
+    Unsaved,
 }
 
 /// Series by the one label that they have.

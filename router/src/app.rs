@@ -30,7 +30,7 @@ use crate::resource::load::{self, Load, LoadMetrics};
 use crate::resource::policies::PolicyCollector;
 use crate::resource::queues::QueueMetrics;
 use crate::resource::routing::{RoutingCollector, RoutingStore};
-use crate::resource::subscribe::{HubMetrics, HubState, Subscriber};
+use crate::resource::subscribe::{HubMetrics, HubState, StateFileHealth, Subscriber};
 use crate::stage::admit::metrics::AdmitMetrics;
 use crate::stage::admit::{Admit, Limits, within_memory};
 use crate::stage::discovery::Discovery;
@@ -221,7 +221,10 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
     let enroller = Enroller::new(link.clone(), hub.proof.clone(), hub.state_dir.clone(), ready)
         .in_pod(hub.pod.clone())
         .trusting(news.clone(), ca);
-    let state = HubState::new(parts.routing.clone(), &hub.state_dir).held_to_format_1(hub.held_to_format_1);
+    let health = StateFileHealth::new(parts.metrics.hub.clone(), parts.readiness.task("state-file"));
+    let state = HubState::new(parts.routing.clone(), &hub.state_dir)
+        .held_to_format_1(hub.held_to_format_1)
+        .telling(health);
     let ready = parts.readiness.task("snapshot");
     let mut subscriber =
         Subscriber::new(link, state, parts.reviews.clone(), parts.metrics.hub.clone(), ready).telling(news);

@@ -250,6 +250,10 @@ pub(super) fn distributed(sources: Sources<'_>, name: &ShardName, callers: &Call
         let message = format!("{}; {excess}", progress(callers));
         return Finding::fails(TYPE, ConditionReason::TooManyCallers, message);
     }
+    if let Some(unsaved) = unsaved(world, name, routers) {
+        let message = format!("{}; {unsaved}", progress(callers));
+        return Finding::fails(TYPE, ConditionReason::Progressing, message);
+    }
     let silent = silent_homes(world, &accepted.spec);
     let mut found = served(callers, connected(routers, name).count(), &silent);
     if let Some(pods) = world.not_admitted.get(name) {
@@ -260,6 +264,27 @@ pub(super) fn distributed(sources: Sources<'_>, name: &ShardName, callers: &Call
         );
     }
     found
+}
+
+/// Which routers cannot write down what the shard is now: as long as they run it is in force there. None of those that have it on disk.
+fn unsaved(world: &World, name: &ShardName, routers: &Routers) -> Option<String> {
+    let parts = parts(world, name);
+    let views: Vec<_> = views(world, name).map(|(view, version, _)| (view, version)).collect();
+    let lags = |router: &RouterState| {
+        let shard = parts.iter().map(|(part, version)| (part, *version));
+        let mut all = shard.chain(views.iter().copied());
+        all.any(|(part, version)| router.held.get(part) != Some(version))
+    };
+    let here = routers.iter().filter(|(_, state)| state.left.is_none() && state.unsaved);
+    let lagging = here.filter(|(_, state)| state.may_serve(name) && lags(state));
+    let names: Vec<_> = lagging.map(|(name, _)| name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "in force but not on disk in router {}: it cannot write its state folder, and without the hub a restart would undo this; \
+             give it room (its log says what fails)",
+            some_of(names, ", ")
+        )
+    })
 }
 
 fn progress(callers: &CallersStatus) -> String {

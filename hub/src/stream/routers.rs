@@ -173,6 +173,15 @@ struct InFlight {
     sent: Instant,
 }
 
+/// What is in force in a router that cannot write its state file.
+#[derive(Debug, Clone, Copy)]
+struct UnsavedRun {
+    /// Of the last transaction: acknowledged, all are.
+    nonce: u64,
+    /// The last run of which all is in force; none: no later one than was acknowledged.
+    run: Option<u64>,
+}
+
 struct RouterSession {
     service: RouterService,
     router: String,
@@ -184,6 +193,8 @@ struct RouterSession {
     hands_locks_over: bool,
     holding: Holding,
     in_flight: Option<InFlight>,
+    /// What it has taken and not acknowledged.
+    unsaved: Option<UnsavedRun>,
     nonce: u64,
     reviews: Arc<Semaphore>,
     /// The last question whether it was told all, until it was.
@@ -265,6 +276,7 @@ impl RouterSession {
             subscription,
             hands_locks_over,
             in_flight: None,
+            unsaved: None,
             nonce: 0,
             reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
             catches_up: None,

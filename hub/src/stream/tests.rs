@@ -400,3 +400,55 @@ async fn a_second_router_of_a_name_is_refused_while_the_first_is_there() {
     drop(first);
     hub.router_as(&identity, hello()).await.unwrap();
 }
+
+#[tokio::test]
+async fn what_a_router_cannot_write_down_is_not_acknowledged_and_more_is_told() {
+    let hub = TestHub::start().await;
+    shard(&hub, "shard", 1, json!([{"name": "east", "namespaces": ["ns-a"]}]));
+    let agent = hub.join("east").await;
+    report(&agent, &["p", "q"]).await;
+    let mut router = hub.router("gateway", Vec::new()).await;
+    settle(&hub, &mut router, &["east", "east/p", "east/q", "ops/shard"]).await;
+    let view = |uid: &str| Ref::View {
+        home: "east".into(),
+        pod_uid: uid.into(),
+    };
+    let standing = |hub: &TestHub| {
+        hub.acks.read(|routers| {
+            let router = &routers["gateway"];
+            let held = ["p", "q"].map(|uid| router.held.contains_key(&view(uid)));
+            (router.acked_run, held, router.unsaved)
+        })
+    };
+    hub.until("the acks are known", |hub| (standing(hub).1 == [true, true]).then_some(())).await;
+    let before = standing(&hub).0;
+    let mut last = 0;
+    for uid in ["p", "q"] {
+        let removed = vec![uid.to_owned()];
+        let delta = v1::CallerDelta {
+            removed,
+            ..Default::default()
+        };
+        agent.say(AgentSaid::Callers(delta)).await;
+        let told = router.transaction().await;
+        assert_eq!(told.removed[0].name, format!("east/{uid}"), "the next one comes all the same");
+        last = told.nonce;
+        let unsaved = v1::Unsaved {
+            nonce: last,
+            ..Default::default()
+        };
+        router.say(RouterSaid::Unsaved(unsaved)).await;
+        hub.until("that is heard", |hub| standing(hub).2.then_some(())).await;
+        assert_eq!(standing(&hub).1, [true, true], "a restart would bring both back");
+        assert_eq!(standing(&hub).0, before);
+    }
+    router.ack(last).await;
+    hub.until("all is acknowledged", |hub| (!standing(hub).2).then_some(())).await;
+    let (after, held, _) = standing(&hub);
+    assert!(after > before && held == [false, false], "{after} {held:?}");
+    // And what follows is acknowledged as ever.
+    shard(&hub, "shard", 2, json!([{"name": "east", "namespaces": ["ns-a", "ns-b"]}]));
+    let next = router.transaction().await;
+    router.ack(next.nonce).await;
+    hub.until("that too", |hub| (standing(hub).0 > after).then_some(())).await;
+}

@@ -57,7 +57,7 @@ mod wakes;
 pub use backoff::Backoff;
 pub use chain::Chain;
 pub use hex::hex;
-pub use readiness::{Readiness, ReadyHandle};
+pub use readiness::{Check, Readiness, ReadyHandle};
 pub use secret::Secret;
 pub use tasks::Tasks;
 pub use telemetry::{Telemetry, TelemetryArgs};

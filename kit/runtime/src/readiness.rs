@@ -17,8 +17,28 @@ const SHUTDOWN: &str = "shutdown";
 
 type Name = Cow<'static, str>;
 
-/// `None` is ready, otherwise what the part waits for.
-type Parts = BTreeMap<Name, Option<Name>>;
+type Parts = BTreeMap<Name, State>;
+
+/// How one part is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Ready,
+    /// It is ready, and waits for this all the same.
+    Degraded(Name),
+    /// What it waits for.
+    NotReady(Name),
+}
+
+/// One part, as `/readyz` tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// The part's name.
+    pub name: String,
+    /// What it waits for.
+    pub waits_for: Option<String>,
+    /// The program is not ready while it waits.
+    pub required: bool,
+}
 
 /// All parts of this program. Cheap to clone; clones are the same set.
 #[derive(Debug, Clone)]
@@ -75,10 +95,17 @@ impl Readiness {
         self.task(SHUTDOWN).not_ready("the end of this process");
     }
 
-    /// All parts by name, and what each waits for if it is not ready.
-    pub fn checks(&self) -> Vec<(String, Option<String>)> {
-        let owned = |(name, state): (&Name, &Option<Name>)| (name.to_string(), state.as_ref().map(ToString::to_string));
-        self.parts.borrow().iter().map(owned).collect()
+    /// All parts, by name.
+    pub fn checks(&self) -> Vec<Check> {
+        let check = |(name, state): (&Name, &State)| Check {
+            name: name.to_string(),
+            waits_for: match state {
+                State::Ready => None,
+                State::Degraded(reason) | State::NotReady(reason) => Some(reason.to_string()),
+            },
+            required: !matches!(state, State::Degraded(_)),
+        };
+        self.parts.borrow().iter().map(check).collect()
     }
 
     /// One line a part, as the API server's `/readyz?verbose` writes them.
@@ -87,8 +114,9 @@ impl Readiness {
         let mut text = String::new();
         for (name, state) in parts.iter() {
             let line = match state {
-                None => writeln!(text, "[+]{name} ok"),
-                Some(reason) => writeln!(text, "[-]{name} waiting for {reason}"),
+                State::Ready => writeln!(text, "[+]{name} ok"),
+                State::Degraded(reason) => writeln!(text, "[!]{name} ready, waiting for {reason}"),
+                State::NotReady(reason) => writeln!(text, "[-]{name} waiting for {reason}"),
             };
             line.expect("writing to a String cannot fail");
         }
@@ -100,15 +128,20 @@ impl Readiness {
 impl ReadyHandle {
     /// The part is ready.
     pub fn ready(&self) {
-        self.set(None);
+        self.set(State::Ready);
+    }
+
+    /// The part is ready, and not well: `reason` is told on `/readyz?verbose` and fails nothing.
+    pub fn degraded(&self, reason: impl Into<Name>) {
+        self.set(State::Degraded(reason.into()));
     }
 
     /// `reason` completes "waiting for …". No secrets: it is printed on `/readyz`.
     pub fn not_ready(&self, reason: impl Into<Name>) {
-        self.set(Some(reason.into()));
+        self.set(State::NotReady(reason.into()));
     }
 
-    fn set(&self, state: Option<Name>) {
+    fn set(&self, state: State) {
         self.parts.send_if_modified(|parts| {
             let changed = parts.get(&self.name) != Some(&state);
             if changed {
@@ -120,7 +153,7 @@ impl ReadyHandle {
 }
 
 fn all_ready(parts: &Parts) -> bool {
-    parts.values().all(Option::is_none)
+    parts.values().all(|state| !matches!(state, State::NotReady(_)))
 }
 
 #[cfg(test)]
@@ -143,6 +176,10 @@ mod tests {
         snapshot.ready();
         assert!(readiness.is_ready());
         assert!(readiness.report().ends_with("[+]snapshot ok\nready\n"));
+        snapshot.degraded("a newer one");
+        assert!(readiness.is_ready());
+        assert!(readiness.report().contains("[!]snapshot ready, waiting for a newer one\n"));
+        snapshot.ready();
         drop(snapshot);
         assert!(readiness.is_ready());
         readiness.begin_shutdown();

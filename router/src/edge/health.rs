@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use http::StatusCode;
+use portolan_runtime::Check;
 
 use crate::decision::plan::LocalAnswer;
 use crate::value::classify::ApiRequest;
@@ -13,13 +14,13 @@ use crate::value::classify::ApiRequest;
 /// Passes wherever it is asked.
 const PING: &str = "ping";
 
-/// The answer. `parts`: of the router, by name; what each waits for, if it is not ready.
-pub(super) fn answer(
-    kind: LocalAnswer,
-    asked: &ApiRequest,
-    parts: Vec<(String, Option<String>)>,
-) -> (StatusCode, String) {
-    let mut checks = vec![(PING.to_owned(), None)];
+/// The answer. `parts`: of the router.
+pub(super) fn answer(kind: LocalAnswer, asked: &ApiRequest, parts: Vec<Check>) -> (StatusCode, String) {
+    let mut checks = vec![Check {
+        name: PING.to_owned(),
+        waits_for: None,
+        required: true,
+    }];
     if kind == LocalAnswer::Ready {
         checks.extend(parts);
     }
@@ -27,17 +28,19 @@ pub(super) fn answer(
     let Some((root, name)) = path.split_once('/') else {
         return all(path, asked, &checks);
     };
-    match checks.iter().find(|(known, _)| known == name) {
-        None => (StatusCode::NOT_FOUND, format!("{root} has no check {name:?}\n")),
-        Some((_, None)) => (StatusCode::OK, "ok".to_owned()),
-        Some((_, Some(why))) => {
+    let Some(check) = checks.iter().find(|check| check.name == name) else {
+        return (StatusCode::NOT_FOUND, format!("{root} has no check {name:?}\n"));
+    };
+    match &check.waits_for {
+        None => (StatusCode::OK, "ok".to_owned()),
+        Some(why) => {
             let text = format!("internal server error: waiting for {why}\n");
             (StatusCode::INTERNAL_SERVER_ERROR, text)
         }
     }
 }
 
-fn all(root: &str, asked: &ApiRequest, checks: &[(String, Option<String>)]) -> (StatusCode, String) {
+fn all(root: &str, asked: &ApiRequest, checks: &[Check]) -> (StatusCode, String) {
     let exclude = asked
         .query
         .pairs()
@@ -47,17 +50,23 @@ fn all(root: &str, asked: &ApiRequest, checks: &[(String, Option<String>)]) -> (
     let mut line = |said: std::fmt::Arguments<'_>| {
         text.write_fmt(said).expect("writing to a String cannot fail");
     };
-    for (name, waits_for) in checks {
+    for Check {
+        name,
+        waits_for,
+        required,
+    } in checks
+    {
         match waits_for {
             _ if exclude.iter().any(|one| one == name) => line(format_args!("[+]{name} excluded: ok\n")),
             None => line(format_args!("[+]{name} ok\n")),
+            Some(why) if !required => line(format_args!("[!]{name} ready, waiting for {why}\n")),
             Some(why) => {
                 failed = true;
                 line(format_args!("[-]{name} failed: waiting for {why}\n"));
             }
         }
     }
-    let unknown = exclude.iter().filter(|one| checks.iter().all(|(name, _)| name != *one));
+    let unknown = exclude.iter().filter(|one| checks.iter().all(|check| check.name.as_str() != one.as_ref()));
     let unknown: Vec<_> = unknown.map(|name| format!("{name:?}")).collect();
     if !unknown.is_empty() {
         let unknown = unknown.join(", ");
@@ -88,8 +97,12 @@ mod tests {
     #[test]
     fn health_is_told_check_by_check_as_an_api_server_does() {
         let parts = |waits: Option<&str>| {
-            let waits = waits.map(str::to_owned);
-            vec![("identity".to_owned(), None), ("snapshot".to_owned(), waits)]
+            let check = |name: &str, waits: Option<&str>| Check {
+                name: name.to_owned(),
+                waits_for: waits.map(str::to_owned),
+                required: waits != Some("a disk"),
+            };
+            vec![check("identity", None), check("snapshot", waits)]
         };
         let ask = |path: &str, waits| {
             let asked = classify(&Method::GET, &path.parse().unwrap(), &HeaderMap::new()).unwrap();
@@ -113,6 +126,13 @@ mod tests {
                 waits,
                 500,
                 "[+]ping ok\n[+]identity ok\n[-]snapshot failed: waiting for the hub\nreadyz check failed\n",
+            ),
+            ("/readyz", Some("a disk"), 200, "ok"),
+            (
+                "/readyz?verbose",
+                Some("a disk"),
+                200,
+                "[+]ping ok\n[+]identity ok\n[!]snapshot ready, waiting for a disk\nreadyz check passed\n",
             ),
             ("/readyz?exclude=snapshot", waits, 200, "ok"),
             (

@@ -2,13 +2,15 @@
 //! reconnecting for ever.
 //!
 //! A transaction is checked whole, swapped in at once, answered, then written to the state file; written before it is
-//! answered if it takes something from a caller. While the hub is away the last state is served on, also after a restart.
+//! acknowledged unless it is known only to widen. What cannot be written is in force, and the hub is told so. While the hub is away the last state is served on, also after a restart.
 //! Not here: what a resource means (`snapshot::build`). Caller: `app`.
 
 mod hub_state;
 mod metrics;
+mod narrows;
 mod policies;
 mod session;
+mod state_file;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::hub_state::HubState;
 pub(crate) use self::metrics::HubMetrics;
+pub(crate) use self::state_file::StateFileHealth;
 use self::session::Session;
 use crate::resource::access::HubReviews;
 
@@ -42,8 +45,6 @@ enum SessionError {
     Protocol(#[from] Mismatch),
     #[error("the hub did not {0} in time")]
     Slow(&'static str),
-    #[error("a release is not acknowledged, as a restart would undo it: {0}")]
-    Unsaved(String),
     #[error("the identity was renewed, or other CAs are trusted")]
     Renewed,
     #[error("this router stops")]

@@ -106,7 +106,15 @@ impl<'a> Connected<'a> {
             );
             Finding::fails(TYPE, ConditionReason::NotImplemented, message)
         } else if holds < told.len() {
-            Finding::fails(TYPE, ConditionReason::Progressing, count)
+            let unsaved = told.iter().filter(|router| router.state.unsaved);
+            let unsaved: Vec<_> = unsaved.map(|router| router.name).collect();
+            let message = if unsaved.is_empty() {
+                count
+            } else {
+                let names = some_of(unsaved, ", ");
+                format!("{count}; in force but not on disk, as its state folder cannot be written: router {names}")
+            };
+            Finding::fails(TYPE, ConditionReason::Progressing, message)
         } else {
             Finding::holds(TYPE, count)
         }

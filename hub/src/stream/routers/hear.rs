@@ -7,7 +7,7 @@ use portolan_wire::v1::router_message::Kind as Said;
 use std::sync::Arc;
 use tonic::Status;
 
-use super::{InFlight, RouterSession};
+use super::{InFlight, RouterSession, UnsavedRun};
 use crate::acks::{LockStanding, Reported};
 use crate::compile::{Ref, Scope, World};
 use crate::distribute::Published;
@@ -23,34 +23,21 @@ const MAX_ANSWERED: usize = 1_000_000;
 impl RouterSession {
     pub(super) async fn hear(&mut self, message: v1::RouterMessage) -> Result<(), Status> {
         match message.kind {
+            // Of what it could not write before. Another transaction may be under way.
+            Some(Said::Ack(ack)) if self.unsaved.is_some_and(|unsaved| unsaved.nonce == ack.nonce) => self.saved(),
             Some(Said::Ack(ack)) => {
                 let in_flight = self.answered(ack.nonce, Answer::Ack)?;
+                self.unsaved = None;
                 self.holding.acked(&in_flight.transaction);
                 self.settled(&in_flight.transaction);
             }
             Some(Said::Nack(nack)) => {
                 let in_flight = self.answered(nack.nonce, Answer::Nack)?;
-                for rejected in &nack.rejected {
-                    let name = rejected
-                        .r#ref
-                        .as_ref()
-                        .map(|name| name.name.as_str())
-                        .unwrap_or_default();
-                    tracing::warn!(
-                        router = self.router,
-                        entry = name,
-                        reason = rejected.reason,
-                        "a router refused an entry"
-                    );
-                }
-                if !self.holding.nacked(&in_flight.transaction, &nack) {
-                    // It comes back with a pause and says what it holds.
-                    return Err(Status::aborted(
-                        "what was refused is not what was sent: what this router holds is unclear",
-                    ));
-                }
-                self.settled(&in_flight.transaction.refused(&nack));
+                let taken = self.refused(in_flight, &nack)?;
+                self.unsaved = None;
+                self.settled(&taken);
             }
+            Some(Said::Unsaved(unsaved)) => self.hear_unsaved(unsaved)?,
             Some(Said::Breakers(report)) => {
                 self.hear_breakers(report);
             }
@@ -66,6 +53,71 @@ impl RouterSession {
             None => {}
         }
         Ok(())
+    }
+
+    /// What of a transaction it has taken that refused some of it.
+    fn refused(&mut self, in_flight: InFlight, nack: &v1::Nack) -> Result<Transaction, Status> {
+        for rejected in &nack.rejected {
+            let name = rejected
+                .r#ref
+                .as_ref()
+                .map(|name| name.name.as_str())
+                .unwrap_or_default();
+            tracing::warn!(
+                router = self.router,
+                entry = name,
+                reason = rejected.reason,
+                "a router refused an entry"
+            );
+        }
+        if !self.holding.nacked(&in_flight.transaction, nack) {
+            // It comes back with a pause and says what it holds.
+            return Err(Status::aborted(
+                "what was refused is not what was sent: what this router holds is unclear",
+            ));
+        }
+        Ok(in_flight.transaction.refused(nack))
+    }
+
+    /// What was sent is in force there, so that more can be; it is not acknowledged, so that nothing is granted to others for it.
+    fn hear_unsaved(&mut self, unsaved: v1::Unsaved) -> Result<(), Status> {
+        let v1::Unsaved { nonce, rejected } = unsaved;
+        let in_flight = self.answered(nonce, Answer::Unsaved)?;
+        let taken = if rejected.is_empty() {
+            self.holding.acked(&in_flight.transaction);
+            in_flight.transaction
+        } else {
+            self.refused(in_flight, &v1::Nack { nonce, rejected })?
+        };
+        if self.unsaved.is_none() {
+            tracing::warn!(
+                router = self.router,
+                "a router cannot write its state file: what it is told is in force there, and not acknowledged"
+            );
+        }
+        let before = self.unsaved.and_then(|unsaved| unsaved.run);
+        self.unsaved = Some(UnsavedRun { nonce, run: before });
+        self.settled(&taken);
+        Ok(())
+    }
+
+    /// All that it holds is on its disk.
+    fn saved(&mut self) {
+        let Some(UnsavedRun { run, .. }) = self.unsaved.take() else {
+            return;
+        };
+        tracing::info!(router = self.router, "a router can write its state file again");
+        let Holding { held, rejected, .. } = self.holding.clone();
+        let idle = self.in_flight.is_none();
+        self.service.acks.update(&self.router, self.epoch, move |state| {
+            state.held = held;
+            state.rejected = rejected;
+            state.unsaved = false;
+            state.acked_run = run.unwrap_or(state.acked_run);
+            if idle {
+                state.offered.clear();
+            }
+        });
     }
 
     /// Of members and shards that it is told of. Of a large fleet some hundred routers tell of a thousand members in a second.
@@ -158,15 +210,22 @@ impl RouterSession {
         Ok(in_flight)
     }
 
-    /// Tells the rest of the hub what this router holds now.
-    pub(super) fn settled(&self, transaction: &Transaction) {
-        let Holding { held, rejected, .. } = self.holding.clone();
+    /// Tells the rest of the hub what this router holds now; of one that cannot write that down, that it may hold both.
+    pub(super) fn settled(&mut self, transaction: &Transaction) {
         let run = transaction.whole.then_some(transaction.run);
+        let Holding { held, rejected, .. } = self.holding.clone();
+        let in_doubt = self.unsaved.is_some();
+        if let Some(unsaved) = &mut self.unsaved {
+            unsaved.run = run.or(unsaved.run);
+        }
         self.service.acks.update(&self.router, self.epoch, move |state| {
-            state.held = held;
-            state.offered.clear();
             state.rejected = rejected;
-            state.acked_run = run.unwrap_or(state.acked_run);
+            state.unsaved = in_doubt;
+            if !in_doubt {
+                state.held = held;
+                state.offered.clear();
+                state.acked_run = run.unwrap_or(state.acked_run);
+            }
         });
     }
 

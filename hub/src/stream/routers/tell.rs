@@ -38,10 +38,14 @@ impl RouterSession {
         let traceparent = continue_trace(&span, traceparent);
         // Before the first message: from then on the router may serve it.
         let shards = transaction.upserts.iter().filter_map(|(name, _)| name.shard());
-        let offered = shards.cloned().collect();
-        self.service
-            .acks
-            .update(&self.router, self.epoch, |state| state.offered = offered);
+        let offered: BTreeSet<_> = shards.cloned().collect();
+        self.service.acks.update(&self.router, self.epoch, |state| {
+            // What it has taken and cannot write down stays offered.
+            if !state.unsaved {
+                state.offered.clear();
+            }
+            state.offered.extend(offered);
+        });
         for message in transaction.messages(self.nonce, &traceparent) {
             send(&self.outbound, "router", message).await?;
         }

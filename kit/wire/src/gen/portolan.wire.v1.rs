@@ -516,7 +516,10 @@ impl BucketAlgorithm {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterMessage {
-    #[prost(oneof = "router_message::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(
+        oneof = "router_message::Kind",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"
+    )]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
 /// Nested message and enum types in `RouterMessage`.
@@ -545,6 +548,8 @@ pub mod router_message {
         Locks(super::LockReport),
         #[prost(message, tag = "11")]
         Ended(super::Ended),
+        #[prost(message, tag = "12")]
+        Unsaved(super::Unsaved),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -685,6 +690,16 @@ pub struct Ack {
 /// Every entry that is named keeps its own last good version, all others are applied. At least one is named.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Nack {
+    #[prost(uint64, tag = "1")]
+    pub nonce: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub rejected: ::prost::alloc::vec::Vec<Rejected>,
+}
+/// The transaction is in force, but for what is named, and not acknowledged: the router cannot write its state file, and started without
+/// a hub it would serve what was before. It is acknowledged with all before it by a later Ack: of this nonce, if no transaction came
+/// since, or of the next one. A hub that does not know this waits, and ends the stream; what is not on disk is told again by then.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Unsaved {
     #[prost(uint64, tag = "1")]
     pub nonce: u64,
     #[prost(message, repeated, tag = "2")]
@@ -1509,7 +1524,7 @@ pub mod router_control_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// One stream per router, mTLS. First RouterHello, answered by Welcome; then transactions: resources and removals closed
-    /// by a Commit, each answered by one Ack or Nack before the next is sent.
+    /// by a Commit, each answered by one Ack, Nack or Unsaved before the next is sent.
     #[derive(Debug, Clone)]
     pub struct RouterControlClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1630,7 +1645,7 @@ pub mod router_control_server {
         ) -> std::result::Result<tonic::Response<Self::ConnectStream>, tonic::Status>;
     }
     /// One stream per router, mTLS. First RouterHello, answered by Welcome; then transactions: resources and removals closed
-    /// by a Commit, each answered by one Ack or Nack before the next is sent.
+    /// by a Commit, each answered by one Ack, Nack or Unsaved before the next is sent.
     #[derive(Debug)]
     pub struct RouterControlServer<T> {
         inner: Arc<T>,

@@ -1,7 +1,7 @@
 //! What the router holds of the hub: the resources as they came (for the state file) and the snapshot made of them.
 //!
-//! One writer: `subscribe`. Applying is synchronous and all or nothing; disk follows behind, except when something was
-//! taken from a caller: then it is on disk before the hub hears so ([`HubState::secure`]).
+//! One writer: `subscribe`. Applying is synchronous and all or nothing; disk follows behind, except when anything narrows
+//! (`narrows`): then it is on disk before the hub hears so ([`HubState::secure`]).
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -15,7 +15,8 @@ use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::SessionError;
+use super::narrows::narrows;
+use super::state_file::StateFileHealth;
 use crate::resource::ended::EndedFile;
 use crate::resource::policies::{SharesFile, ToldShares};
 use crate::resource::routing::RoutingStore;
@@ -28,8 +29,11 @@ const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 const COVERAGE_HOLDS: Duration = Duration::from_mins(5);
 /// Then members follow one after another, as every watch by label is read anew.
 const BETWEEN_MEMBERS: Duration = Duration::from_secs(10);
-/// Doublings of the pause between two writes after writes that failed: about a minute.
-const MOST_DOUBLINGS: u32 = 6;
+/// Doublings of the pause between two writes after writes that failed: a disk that has room again is found within seconds, as what
+/// the hub took away is not acknowledged until then.
+const MOST_DOUBLINGS: u32 = 3;
+/// Version of what the hub is to tell again: it gives none like that.
+const TOLD_AGAIN: &str = "";
 
 /// What the hub has told, and where it goes: into routing and onto the disk.
 pub(crate) struct HubState {
@@ -39,12 +43,13 @@ pub(crate) struct HubState {
     /// As they came, of what the snapshot was made of. `Arc`: handed to a thread that writes them.
     resources: HashMap<v1::ResourceRef, Arc<v1::Resource>>,
     changed: bool,
-    /// The state file may still grant what the hub has taken back.
-    owes_save: bool,
+    /// Of these the state file may still grant what the hub has taken back.
+    unsecured: HashSet<v1::ResourceRef>,
     saved_at: Option<Instant>,
     saving: Option<JoinHandle<Result<(), StateError>>>,
     /// Writes in a row that failed.
     failures: u32,
+    health: StateFileHealth,
     /// `None`: the hub is there.
     away: Option<Away>,
     /// What tells of cursors of format 2 is passed over, as routers of before did.
@@ -72,10 +77,11 @@ impl HubState {
             shares: SharesFile::in_folder(state_dir),
             resources: HashMap::new(),
             changed: false,
-            owes_save: false,
+            unsecured: HashSet::new(),
             saved_at: None,
             saving: None,
             failures: 0,
+            health: StateFileHealth::default(),
             away: None,
             held_to_format_1: false,
             process: format!("{:016x}", rand::random::<u64>()),
@@ -104,6 +110,11 @@ impl HubState {
             held_to_format_1,
             ..self
         }
+    }
+
+    /// Tells there whether the state file is written.
+    pub(crate) fn telling(self, health: StateFileHealth) -> Self {
+        Self { health, ..self }
     }
 
     /// For `RouterHello`.
@@ -255,7 +266,9 @@ impl HubState {
     fn keep(&mut self, transaction: Transaction, rejected: &[v1::Rejected]) {
         for reference in &transaction.removed {
             let before = self.resources.remove(reference);
-            self.owes_save |= before.is_some_and(|before| takes_away(&before, None));
+            if narrows(before.as_deref(), None) {
+                self.unsecured.insert(reference.clone());
+            }
         }
         for resource in transaction.upserted {
             let Some(reference) = resource.reference() else {
@@ -266,9 +279,10 @@ impl HubState {
                 .iter()
                 .any(|refused| refused.r#ref.as_ref() == Some(&reference))
             {
-                let resource = Arc::new(resource);
-                let before = self.resources.insert(reference, resource.clone());
-                self.owes_save |= before.is_some_and(|before| takes_away(&before, Some(&resource)));
+                if narrows(self.resources.get(&reference).map(Arc::as_ref), Some(&resource)) {
+                    self.unsecured.insert(reference.clone());
+                }
+                self.resources.insert(reference, Arc::new(resource));
             }
         }
         self.changed = true;
@@ -280,13 +294,19 @@ impl HubState {
         (incarnation.to_string(), view_revision)
     }
 
-    /// For `RouterHello`.
+    /// For `RouterHello`. What is not on disk is not held: the hub tells it again, and hears then whether it is.
     pub(super) fn known(&self) -> Vec<v1::KnownResource> {
-        let known = |(reference, resource): (&v1::ResourceRef, &Arc<v1::Resource>)| v1::KnownResource {
-            r#ref: Some(reference.clone()),
-            version: resource.version.clone(),
+        let version = |reference: &v1::ResourceRef| {
+            let resource = self.resources.get(reference);
+            let kept = resource.filter(|_| !self.unsecured.contains(reference));
+            kept.map_or(TOLD_AGAIN, |resource| resource.version.as_str())
         };
-        self.resources.iter().map(known).collect()
+        let gone = self.unsecured.iter().filter(|gone| !self.resources.contains_key(*gone));
+        let known = self.resources.keys().chain(gone).map(|reference| v1::KnownResource {
+            r#ref: Some(reference.clone()),
+            version: version(reference).to_owned(),
+        });
+        known.collect()
     }
 
     /// Resolves when the state file should be written; never while nothing has changed. Safe to drop.
@@ -294,34 +314,39 @@ impl HubState {
         if !self.changed {
             return std::future::pending().await;
         }
-        if let Some(saved_at) = self.saved_at {
-            let pause = SAVE_INTERVAL * 2_u32.pow(self.failures.min(MOST_DOUBLINGS));
-            tokio::time::sleep_until(saved_at + pause).await;
+        if let Some(again_at) = self.again_at() {
+            tokio::time::sleep_until(again_at).await;
         }
     }
 
-    /// To be done before the hub is told that this router has let go of anything: killed before its file says so, it would
-    /// come back granting what another shard has by then. An error that was returned once is returned until a write succeeds.
-    pub(super) async fn secure(&mut self) -> Result<(), SessionError> {
-        if !self.owes_save {
-            return Ok(());
+    /// When the next write is due; `None`: there was none.
+    fn again_at(&self) -> Option<Instant> {
+        let pause = SAVE_INTERVAL * 2_u32.pow(self.failures.min(MOST_DOUBLINGS));
+        Some(self.saved_at? + pause)
+    }
+
+    /// To be done before anything is acknowledged: killed before its file says so, this router would come back granting what the hub
+    /// has taken back. All that is owed goes in one write. False: it is not on disk, which was tried just now or lately.
+    pub(super) async fn secure(&mut self) -> bool {
+        let is_pausing = || self.failures > 0 && self.again_at().is_some_and(|at| Instant::now() < at);
+        if !self.is_secure() && !is_pausing() {
+            self.changed = true;
+            self.save_if_changed().await;
         }
-        self.changed = true;
-        let saved = self.save().await;
-        saved.map_err(|error| SessionError::Unsaved(Chain(&error).to_string()))?;
-        self.owes_save = false;
-        Ok(())
+        self.is_secure()
     }
 
     /// Whether the state file grants nothing that the hub has taken back.
     pub(super) fn is_secure(&self) -> bool {
-        !self.owes_save
+        self.unsecured.is_empty()
     }
 
     /// Writes the state file. A failure warns: serving does not depend on it.
     pub(super) async fn save_if_changed(&mut self) {
-        if let Err(error) = self.save().await {
-            warn_unsaved(&error);
+        match self.save().await {
+            // All that was changed is in the file by now.
+            Ok(()) => self.unsecured.clear(),
+            Err(error) => warn_unsaved(&error),
         }
     }
 
@@ -353,39 +378,11 @@ impl HubState {
         // The next transaction may be half a day away: it is tried again without one.
         self.changed |= outcome.is_err();
         self.failures = if outcome.is_err() { self.failures + 1 } else { 0 };
+        self.health.written(outcome.is_ok());
         outcome
     }
 }
 
 fn warn_unsaved(error: &StateError) {
     tracing::warn!(error = %Chain(error), "the last good state was not written");
-}
-
-/// Whether callers may do less by `after` than by `before`: a router that still served `before` would do harm.
-fn takes_away(before: &v1::Resource, after: Option<&v1::Resource>) -> bool {
-    let granted_after = after.map(granted).unwrap_or_default();
-    !granted(before).is_subset(&granted_after)
-}
-
-/// No member has this name.
-const OPEN_LOCK: &str = "/lock";
-
-/// What a resource grants: pairs that are not on their way to another shard, members of a shard and its leader lock, shards of a
-/// caller.
-fn granted(resource: &v1::Resource) -> HashSet<&str> {
-    match &resource.body {
-        Some(Body::Ownership(owned)) => {
-            let granted = owned.namespaces.iter();
-            let granted = granted.filter(|grant| grant.state() != v1::GrantState::Releasing);
-            granted.map(|grant| grant.namespace.as_str()).collect()
-        }
-        Some(Body::Shard(shard)) => {
-            let is_open = |lock: &v1::Lock| matches!(lock.state(), v1::LockState::Open | v1::LockState::Bringing);
-            let lock = shard.lock.as_ref().is_none_or(is_open).then_some(OPEN_LOCK);
-            let members = shard.members.iter().map(|member| member.cluster.as_str());
-            members.chain(lock).collect()
-        }
-        Some(Body::CallerView(view)) => view.shards.iter().map(String::as_str).collect(),
-        _ => HashSet::new(),
-    }
 }

@@ -32,6 +32,8 @@ pub(crate) struct HubMetrics {
     /// Since when the hub is not heard; `None` while what is served is what it says. A mutex: taken at the ends of a stream
     /// and at each scrape.
     away: Arc<Mutex<Option<SystemTime>>>,
+    /// Since when the state file cannot be written; `None`: it can. A mutex: taken after each write and at each scrape.
+    unwritten: Arc<Mutex<Option<SystemTime>>>,
 }
 
 impl HubMetrics {
@@ -57,7 +59,7 @@ impl HubMetrics {
             "Resources of the hub that were refused",
             self.rejected.clone(),
         );
-        registry.register_collector(Box::new(ConfigAge(self.clone())));
+        registry.register_collector(Box::new(Ages(self.clone())));
     }
 
     pub(crate) fn connected(&self) {
@@ -69,6 +71,12 @@ impl HubMetrics {
     pub(crate) fn disconnected(&self, heard: Option<SystemTime>) {
         self.connected.set(0);
         *self.away.lock() = heard;
+    }
+
+    /// How the last write of the state file went.
+    pub(super) fn state_file(&self, written: bool) {
+        let mut unwritten = self.unwritten.lock();
+        *unwritten = unwritten.or(Some(SystemTime::now())).filter(|_| !written);
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -85,16 +93,22 @@ impl HubMetrics {
     }
 }
 
-/// Read at each scrape: it grows while nothing happens.
+/// Read at each scrape: they grow while nothing happens.
 #[derive(Debug)]
-struct ConfigAge(HubMetrics);
+struct Ages(HubMetrics);
 
-impl Collector for ConfigAge {
+impl Collector for Ages {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let away = *self.0.away.lock();
-        let age = away.map_or(0, |since| seconds(since.elapsed().unwrap_or_default()));
+        let age = |since: &Mutex<Option<SystemTime>>| {
+            let since = *since.lock();
+            since.map_or(0, |since| seconds(since.elapsed().unwrap_or_default()))
+        };
         let help = "Seconds since the hub last vouched for what is served; 0 while its stream is up and its first transaction applied";
-        gauges(&mut encoder, "config_age_seconds", help, [(Labels::new(), age)])
+        let away = age(&self.0.away);
+        gauges(&mut encoder, "config_age_seconds", help, [(Labels::new(), away)])?;
+        let help = "Seconds since the state file could not be written for the first time; 0 while it can be. What the hub takes away meanwhile is in force, and not acknowledged";
+        let unwritten = age(&self.0.unwritten);
+        gauges(&mut encoder, "state_file_unwritten_seconds", help, [(Labels::new(), unwritten)])
     }
 }
 
@@ -105,11 +119,15 @@ mod tests {
     use super::*;
 
     fn age(metrics: &HubMetrics) -> i64 {
+        gauge(metrics, "config_age_seconds")
+    }
+
+    fn gauge(metrics: &HubMetrics, name: &str) -> i64 {
         let registry = portolan_runtime::metrics::Registry::new("router");
         registry.scope("hub", |part| metrics.register(part));
         let text = registry.encode().unwrap();
-        let name = "portolan_router_hub_config_age_seconds{} ";
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let name = format!("portolan_router_hub_{name}{{}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&name));
         line.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
     }
 
@@ -124,5 +142,18 @@ mod tests {
         assert!((90..100).contains(&age(&metrics)));
         metrics.transaction(0);
         assert_eq!(age(&metrics), 0);
+    }
+
+    #[test]
+    fn a_state_file_is_unwritten_since_the_first_write_that_failed() {
+        let metrics = HubMetrics::default();
+        let unwritten = || gauge(&metrics, "state_file_unwritten_seconds");
+        assert_eq!(unwritten(), 0);
+        metrics.state_file(false);
+        *metrics.unwritten.lock() = Some(SystemTime::now() - Duration::from_secs(90));
+        metrics.state_file(false);
+        assert!((90..100).contains(&unwritten()));
+        metrics.state_file(true);
+        assert_eq!(unwritten(), 0);
     }
 }

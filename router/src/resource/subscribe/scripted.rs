@@ -28,7 +28,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{HubState, Subscriber};
 use crate::resource::access::HubReviews;
 use crate::resource::routing::RoutingStore;
-use crate::resource::subscribe::HubMetrics;
+use crate::resource::subscribe::{HubMetrics, StateFileHealth};
 
 /// Patience of one step.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -305,9 +305,10 @@ impl Client {
     }
 
     pub(crate) fn subscribe(&self, link: HubLink, folder: &Path) {
-        let state = HubState::new(self.routing.clone(), folder);
-        let ready = self.readiness.task("snapshot");
-        let mut subscriber = Subscriber::new(link, state, self.reviews.clone(), HubMetrics::default(), ready);
+        let (metrics, ready) = (HubMetrics::default(), self.readiness.task("snapshot"));
+        let health = StateFileHealth::new(metrics.clone(), self.readiness.task("state-file"));
+        let state = HubState::new(self.routing.clone(), folder).telling(health);
+        let mut subscriber = Subscriber::new(link, state, self.reviews.clone(), metrics, ready);
         subscriber.load_last_good();
         self.tasks
             .spawn_critical("subscribe", subscriber.run(self.tasks.clone()));

@@ -58,6 +58,8 @@ pub(super) struct Session {
     next_id: u64,
     /// Of which members another task waits to hear when they answered last, by id.
     last_answers: HashMap<u64, oneshot::Sender<HashMap<String, i64>>>,
+    /// The last transaction that is in force and not acknowledged, as the state file does not have it.
+    unsaved: Option<u64>,
 }
 
 impl Session {
@@ -98,6 +100,7 @@ impl Session {
             pending: HashMap::new(),
             next_id: 0,
             last_answers: HashMap::new(),
+            unsaved: None,
         })
     }
 
@@ -133,8 +136,7 @@ impl Session {
                         let rejected = self.commit(&commit, state, metrics);
                         routing.load().policies.heard_hub();
                         ready.ready();
-                        state.secure().await?;
-                        self.send(answer(commit.nonce, rejected)).await?;
+                        self.answer(state, commit.nonce, rejected).await?;
                         // What the hub has told by now is all that it knows.
                         routing.writes.inherit(&routing.load().snapshot);
                         hub_heard.told();
@@ -157,7 +159,11 @@ impl Session {
                         self.send(Out::Policies(report)).await?;
                     }
                 }
-                () = state.save_due() => state.save_if_changed().await,
+                () = state.save_due() => {
+                    state.save_if_changed().await;
+                    self.acknowledge(state).await?;
+                    self.report_handovers(state, &mut told).await?;
+                }
                 _ = self.identity.changed() => return Err(SessionError::Renewed),
                 _ = self.trust.changed() => return Err(SessionError::Renewed),
             }
@@ -243,6 +249,33 @@ impl Session {
         rejected
     }
 
+    /// An answer is of all transactions before it, too: what is acknowledged is on disk.
+    async fn answer(
+        &mut self,
+        state: &mut HubState,
+        nonce: u64,
+        rejected: Vec<v1::Rejected>,
+    ) -> Result<(), SessionError> {
+        let answer = if !state.secure().await {
+            self.unsaved = Some(nonce);
+            return self.send(Out::Unsaved(v1::Unsaved { nonce, rejected })).await;
+        } else if rejected.is_empty() {
+            Out::Ack(v1::Ack { nonce })
+        } else {
+            Out::Nack(v1::Nack { nonce, rejected })
+        };
+        self.unsaved = None;
+        self.send(answer).await
+    }
+
+    /// Acknowledges what could not be written before, once it is.
+    async fn acknowledge(&mut self, state: &HubState) -> Result<(), SessionError> {
+        match self.unsaved.take_if(|_| state.is_secure()) {
+            Some(nonce) => self.send(Out::Ack(v1::Ack { nonce })).await,
+            None => Ok(()),
+        }
+    }
+
     async fn ask(&mut self, asked: Asked) -> Result<(), SessionError> {
         if self.pending.len() >= MAX_PENDING {
             self.pending.retain(|_, waiting| !waiting.is_closed());
@@ -315,13 +348,6 @@ struct Told {
 
 fn message(kind: Out) -> v1::RouterMessage {
     v1::RouterMessage { kind: Some(kind) }
-}
-
-fn answer(nonce: u64, rejected: Vec<v1::Rejected>) -> Out {
-    if rejected.is_empty() {
-        return Out::Ack(v1::Ack { nonce });
-    }
-    Out::Nack(v1::Nack { nonce, rejected })
 }
 
 fn trace_headers(traceparent: &str) -> HeaderMap {

@@ -276,36 +276,124 @@ async fn what_is_released_is_on_disk_before_the_hub_hears_so() {
     client.stop().await;
 }
 
-#[tokio::test]
-async fn a_release_that_cannot_be_written_is_not_acknowledged() {
-    let (mut hub, client, folder) = connected().await;
-    let mut session = hub.session().await;
-    let all = vec![target("east", "https://127.0.0.1:1"), holder()];
-    session.push(1, all, Vec::new()).await;
-    // Nothing was released: this is acknowledged beside the write, which must not meet the removal.
-    while StateFile::in_folder(folder.path()).load().ok().flatten().is_none() {
+/// The state file of a folder that is gone, as of a disk that is full, once nothing writes there any more.
+async fn unwritable(folder: &std::path::Path) {
+    // What widens is acknowledged beside the write, which must not meet the removal.
+    while StateFile::in_folder(folder).load().ok().flatten().is_none() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    std::fs::remove_dir_all(folder.path()).unwrap();
-    let commit = || {
-        Out::Commit(v1::Commit {
-            nonce: 1,
-            ..v1::Commit::default()
-        })
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+fn unsaved(nonce: u64) -> In {
+    let rejected = Vec::new();
+    In::Unsaved(v1::Unsaved { nonce, rejected })
+}
+
+/// Whether callers of shard a may use the explicit view.
+fn sees_members(client: &Client) -> bool {
+    let key = CallerKey {
+        home_cluster: "east".into(),
+        pod_uid: "u1".into(),
     };
-    session.send(Out::Resource(releasing())).await;
-    session.send(commit()).await;
-    let mut second = hub.session().await;
-    assert_eq!(second.hello.known.len(), 2);
-    // What it holds by now is the same, and is no more proved to be released than before.
-    second.send(commit()).await;
-    let mut third = hub.session().await;
+    match &client.routing.load().snapshot.callers[&key].binding {
+        Binding::One(shard) => shard.explicit_view,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn rules_with(explicit_view: bool) -> v1::Resource {
+    let mut rules = rules("a", PREFIX);
+    rules.version = format!("explicit view {explicit_view}");
+    if let Some(Body::Shard(shard)) = &mut rules.body {
+        shard.explicit_view = explicit_view;
+    }
+    rules
+}
+
+#[tokio::test]
+async fn whatever_narrows_is_on_disk_before_the_hub_hears_so() {
+    let (mut hub, client, folder) = connected().await;
+    let mut session = hub.session().await;
+    let mut all = everything();
+    all[2] = rules_with(true);
+    session.push(1, all, Vec::new()).await;
+    let identity = |accounts: &[&str]| {
+        let identity = v1::MemberIdentity {
+            cluster: "east".to_owned(),
+            allowed_service_accounts: accounts.iter().map(|one| (*one).to_owned()).collect(),
+            ..v1::MemberIdentity::default()
+        };
+        resource(&format!("identity {accounts:?}"), Body::MemberIdentity(identity))
+    };
+    let withdrawn = v1::Target {
+        cluster: "east".to_owned(),
+        withdrawn: true,
+        ..v1::Target::default()
+    };
+    for (nonce, narrower) in [
+        rules_with(false),
+        identity(&["ns/operator", "ns/other"]),
+        identity(&["ns/operator"]),
+        resource("withdrawn", Body::Target(withdrawn)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (nonce, version) = (nonce as u64 + 2, narrower.version.clone());
+        let answer = session.push(nonce, vec![narrower], Vec::new()).await;
+        assert_eq!(answer, In::Ack(v1::Ack { nonce }), "{version}");
+        assert!(kept(folder.path()).contains(&version), "{version}");
+    }
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_in_force_and_not_acknowledged() {
+    let (mut hub, client, folder) = connected().await;
+    let mut session = hub.session().await;
+    let mut all = everything();
+    all[2] = rules_with(true);
+    session.push(1, all, Vec::new()).await;
+    unwritable(folder.path()).await;
+    assert!(sees_members(&client));
+    assert_eq!(session.push(2, vec![rules_with(false)], Vec::new()).await, unsaved(2));
+    assert!(!sees_members(&client), "in force all the same");
+    let check = || {
+        let checks = client.readiness.checks().into_iter();
+        let check = checks.into_iter().find(|check| check.name == "state-file");
+        check.unwrap().waits_for
+    };
+    assert!(client.readiness.is_ready() && check().is_some());
+    // And so is what comes after it, on the same stream.
+    assert_eq!(session.push(3, vec![releasing()], Vec::new()).await, unsaved(3));
+    // It is acknowledged with all before it, without another word of the hub.
     std::fs::create_dir_all(folder.path()).unwrap();
-    assert_eq!(
-        third.push(1, Vec::new(), Vec::new()).await,
-        In::Ack(v1::Ack { nonce: 1 })
-    );
-    assert!(kept(folder.path()).contains(&releasing().version));
+    assert_eq!(session.receive().await, In::Ack(v1::Ack { nonce: 3 }));
+    let kept = kept(folder.path());
+    assert!(kept.contains(&rules_with(false).version) && kept.contains(&releasing().version));
+    assert_eq!(check(), None);
+    client.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_on_disk_is_told_again_on_the_next_stream() {
+    let (mut hub, client, folder) = connected().await;
+    let mut session = hub.session().await;
+    session.push(1, everything(), Vec::new()).await;
+    unwritable(folder.path()).await;
+    let gone = removed(v1::ResourceKind::CallerView, "east/u1");
+    assert_eq!(session.push(2, vec![releasing()], vec![gone.clone()]).await, unsaved(2));
+    session.end(Status::unavailable("restarting")).await;
+    let mut second = hub.session().await;
+    let known = &second.hello.known;
+    let version = |name: &str| known.iter().find(|one| one.r#ref.as_ref().unwrap().name == name);
+    let versions = ["east/ns/a", "east/u1", "ns/a"].map(|name| version(name).unwrap().version.as_str());
+    assert_eq!(versions, ["", "", "rules-a"]);
+    // What it holds by now is the same, and is no more on disk than before.
+    assert_eq!(second.push(1, vec![releasing()], vec![gone]).await, unsaved(1));
+    std::fs::create_dir_all(folder.path()).unwrap();
+    assert_eq!(second.receive().await, In::Ack(v1::Ack { nonce: 1 }));
     client.stop().await;
 }
 
