@@ -17,6 +17,7 @@ use thiserror::Error;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::member::MemberStream;
+use super::said::plainly;
 
 /// Largest request body but for streams into Pods. An API server takes 3 MiB by default, and large custom resources
 /// may be allowed more.
@@ -249,7 +250,7 @@ impl http_body::Body for Body {
                 Poll::Ready(frame.map(|frame| {
                     frame.map_err(|error| BodyError::Member {
                         cluster: cluster.clone(),
-                        reason: error.to_string(),
+                        reason: plainly(&error),
                     })
                 }))
             }

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
 use super::endpoint::{ConnectError, Dialed, Way};
+use super::said::plainly;
 use super::socket::Bulk;
 
 /// Between pings, also while idle. A member that is frozen or cut off breaks its streams within
@@ -130,7 +131,7 @@ impl Connection {
         let Dialed { stream, authority, way } = dialed;
         let failed = |error: h2::Error| ConnectError::Http {
             address: authority.to_string(),
-            reason: error.to_string(),
+            reason: plainly(&error),
         };
         let received = stream.get_ref().0.received();
         let (send, mut connection) = Builder::new()

@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 use super::addresses::{Addresses, Ages, Broken};
 use super::failover::Failure;
 use super::resolve::Resolver;
+use super::said::plainly;
 use super::socket::{self, Bulk};
 use crate::value::snapshot;
 
@@ -48,7 +49,7 @@ pub(crate) enum ConnectError {
 impl ConnectError {
     fn tcp(address: String, error: &std::io::Error) -> Self {
         use std::io::ErrorKind as Io;
-        let reason = error.to_string();
+        let reason = plainly(error);
         match error.kind() {
             Io::ConnectionRefused
             | Io::ConnectionReset
@@ -322,10 +323,10 @@ impl Endpoint {
             .connect(self.server_name.clone(), socket::tuned(tcp))
             .await
             .map_err(|error| match error.get_ref() {
-                Some(inner) if inner.is::<rustls::Error>() => tls(error.to_string()),
+                Some(inner) if inner.is::<rustls::Error>() => tls(plainly(&error)),
                 _ => ConnectError::Cut {
                     address: self.told(address),
-                    reason: error.to_string(),
+                    reason: plainly(&error),
                 },
             })?;
         if protocol == Protocol::Http2 {

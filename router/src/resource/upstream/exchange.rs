@@ -17,6 +17,7 @@ use super::body::member::{MemberStream, RequestRest};
 use super::body::{Body, BodyError};
 use super::connection::Connection;
 use super::pool::Slot;
+use super::said::plainly;
 use super::{Broke, UpstreamError};
 
 /// Sends `request`, whose URI is path and query, and returns the answer's head with its body to come. Dropping the
@@ -32,7 +33,7 @@ pub(super) async fn exchange(
     let mut send = slot.connection().sender();
     let refused = |error: h2::Error| UpstreamError::Refused {
         cluster: cluster.clone(),
-        reason: error.to_string(),
+        reason: plainly(&error),
     };
     poll_fn(|cx| send.poll_ready(cx)).await.map_err(refused)?;
     let ended = body.is_end_stream();
@@ -90,12 +91,12 @@ impl Failure {
             {
                 UpstreamError::Refused {
                     cluster: cluster.clone(),
-                    reason: error.to_string(),
+                    reason: plainly(&error),
                 }
             }
             Self::Stream(error) => UpstreamError::Lost {
                 cluster: cluster.clone(),
-                reason: error.to_string(),
+                reason: plainly(&error),
                 broke: match error.reason() {
                     Some(Reason::PROTOCOL_ERROR) if error.is_reset() && error.is_remote() => Broke::Request,
                     _ if error.is_reset() => Broke::Stream,

@@ -97,7 +97,7 @@ async fn a_certificate_of_another_ca_or_name_is_refused() {
     no_ca.ca_pem = String::new();
     let all = upstreams([wrong_ca, wrong_name, no_ca]);
     for (cluster, why) in [
-        ("wrong-ca", "UnknownIssuer"),
+        ("wrong-ca", "spec.caBundle"),
         ("wrong-name", "other.test"),
         ("no-ca", "no certificate"),
     ] {

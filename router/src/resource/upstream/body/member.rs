@@ -13,6 +13,7 @@ use super::{Body, BodyError};
 use crate::resource::queues::Seat;
 use crate::resource::upstream::places::Place;
 use crate::resource::upstream::pool::Slot;
+use crate::resource::upstream::said::plainly;
 
 /// What is left of a request's body to send.
 #[derive(Debug)]
@@ -194,7 +195,7 @@ impl MemberStream {
     fn broken(&self, error: &h2::Error) -> BodyError {
         BodyError::Member {
             cluster: self.cluster.clone(),
-            reason: error.to_string(),
+            reason: plainly(error),
         }
     }
 
