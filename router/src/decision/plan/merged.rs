@@ -124,6 +124,7 @@ impl Merged<'_> {
         if let Some(planned) = self.lock(resource, namespace) {
             return planned;
         }
+        self.no_candidate(resource, namespace)?;
         if self.collects() {
             return self.within(resource, namespace);
         }

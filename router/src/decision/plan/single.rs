@@ -139,8 +139,10 @@ fn change(verb: Verb, resource: &ResourceRequest) -> Option<Change> {
     match (verb, resource.subresource.as_deref()) {
         (Verb::Create | Verb::Update, None) => Some(Change::Whole),
         (Verb::Patch, None) => Some(Change::Patch),
-        // A Scale is another object.
+        // A Scale is another object, and of a Pod's object these take one field each [read in 1.36: dropNonEphemeralContainerUpdates,
+        // dropNonPodResizeUpdates]: a client that sends no labels removes none.
         (_, Some("scale")) => None,
+        (_, Some("ephemeralcontainers" | "resize")) if resource.is("", "pods") => None,
         // [read in 1.36: assignPod copies the Binding's labels over the Pod's].
         (Verb::Create, Some("binding")) if resource.is("", "pods") => Some(Change::Over),
         // Kubernetes' own kinds take labels from a body for `/status` and its like [run: a PUT of pods/status without

@@ -165,6 +165,26 @@ fn the_election_has_a_lease_of_the_shard() {
 }
 
 #[test]
+fn what_would_elect_a_lease_that_no_caller_reads_is_refused() {
+    const CANDIDATES: &str = "/apis/coordination.k8s.io/v1beta1/namespaces/ops/leasecandidates";
+    World::new(two()).check(&[
+        (&format!("POST {CANDIDATES}"), "leader-election ✗ 403"),
+        (&format!("PUT {CANDIDATES}/op-0"), "leader-election ✗ 403"),
+        (&format!("PATCH {CANDIDATES}/op-0"), "leader-election ✗ 403"),
+        (&format!("GET {CANDIDATES}/op-0"), "own-namespace → home"),
+        (&format!("DELETE {CANDIDATES}/op-0"), "own-namespace → home"),
+        (
+            "POST /apis/coordination.k8s.io/v1beta1/namespaces/ns-c/leasecandidates",
+            "owned-namespace → west",
+        ),
+    ]);
+    // Of a shard that elects none, nothing is mapped.
+    let mut shard = two();
+    shard.rules.leader_election_name.clear();
+    World::new(shard).check(&[(&format!("POST {CANDIDATES}"), "own-namespace → home")]);
+}
+
+#[test]
 fn what_belongs_to_no_namespace_is_the_primarys_or_ours() {
     World::new(two()).check(&[
         (
@@ -253,6 +273,14 @@ fn one_namespace_of_one_member_is_held_to_its_labels() {
         (
             "PATCH /api/v1/namespaces/ns-a/pods/p",
             "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo body:Patch?app=foo",
+        ),
+        (
+            "PUT /api/v1/namespaces/ns-a/pods/p/ephemeralcontainers",
+            "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo",
+        ),
+        (
+            "PATCH /api/v1/namespaces/ns-a/pods/p/resize",
+            "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo",
         ),
         (
             "PUT /apis/example.com/v1/namespaces/ns-a/pods/p/status",
