@@ -73,12 +73,12 @@ use crate::stage::replan::{Replanner, Watched};
 use crate::stage::reply;
 use crate::value::event_boundary::EventBoundary;
 use crate::value::fault::Fault;
-use crate::value::media::{Accepts, Media};
+use crate::value::media::{Accepts, Media, prefers_yaml};
 
-/// Size of a request's head. Tokens are some kilobytes, label selectors and continue tokens may be many.
-pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Headers of a request, each value for itself. HTTP/2 has no bound of its own for their number.
-pub(crate) const MAX_HEADERS: usize = 128;
+/// Size of a request's head, as API servers have it: its target and its headers, however many these are.
+pub(crate) const MAX_HEAD_BYTES: usize = 1 << 20;
+/// Up to here a head is read, so that one that is too large is told so by a Status.
+pub(crate) const MOST_HEAD_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
 /// What the edge works with; filled by `app`.
 pub(crate) struct EdgeParts {
@@ -134,6 +134,11 @@ impl Connection {
             self.place.lock().take();
             self.told.notify_one();
         }
+    }
+
+    /// Whether somebody is known to be at its other end.
+    pub(crate) fn has_client(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
     }
 
     /// Ends when nobody is known to be at its other end after so long; never for one that is.
@@ -263,6 +268,9 @@ impl Edge {
                     && let Some(warning) = rewrite::warning(&fault.to_string())
                 {
                     served.response.headers_mut().insert(WARNING, warning);
+                }
+                if prefers_yaml(&headers) {
+                    served.response = reply::in_yaml(served.response);
                 }
                 served
             }

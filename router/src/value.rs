@@ -14,3 +14,4 @@ pub(crate) mod object;
 pub(crate) mod policy;
 pub(crate) mod snapshot;
 pub(crate) mod traffic;
+pub(crate) mod yaml;

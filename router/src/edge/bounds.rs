@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::request::Parts;
 use portolan_crds::duration::parse_duration;
 
-use super::{MAX_HEAD_BYTES, MAX_HEADERS};
+use super::MAX_HEAD_BYTES;
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 
@@ -25,12 +25,8 @@ pub(super) fn timeout(asked: &ApiRequest, default: Duration) -> Duration {
     wanted.map_or(default, |wanted| wanted.min(MAX_TIMEOUT) + TIMEOUT_GRACE)
 }
 
-/// hyper's own bound is that of a buffer, and heads of up to twice its size can slip through.
+/// Heads are read up to twice the bound; what is beyond that hyper and h2 refuse without a Status.
 pub(super) fn check_size(head: &Parts) -> Result<(), Fault> {
-    if head.headers.len() > MAX_HEADERS {
-        let message = format!("the request has more than {MAX_HEADERS} headers");
-        return Err(Fault::BadRequest(message));
-    }
     let uri = head.uri.path_and_query().map_or(0, |path| path.as_str().len());
     let headers = head
         .headers
@@ -40,5 +36,5 @@ pub(super) fn check_size(head: &Parts) -> Result<(), Fault> {
         return Ok(());
     }
     let message = format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes");
-    Err(Fault::BadRequest(message))
+    Err(Fault::HeadTooLarge(message))
 }

@@ -8,8 +8,9 @@ mod judged;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use opentelemetry::Context;
 use portolan_crds::partition::ChildRole;
@@ -31,15 +32,18 @@ use crate::decision::policy::Reach;
 use crate::resource::access::ProxyQuestion;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
+use crate::stage::discovery::Asked;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
 use crate::stage::fanout::socket::Switch;
 use crate::stage::fanout::{Asking, Fan};
 use crate::stage::identify::Sender;
 use crate::stage::preflight::Pending;
+use crate::stage::reply;
 use crate::value::classify::{self, ApiRequest, Verb, View};
 use crate::value::document::Wanted;
 use crate::value::fault::Fault;
+use crate::value::media::prefers_yaml;
 use crate::value::snapshot::{Caller, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
 
@@ -75,6 +79,11 @@ impl Call<'_> {
         let (head, body) = request.into_parts();
         let asked = Box::new(self.classify(&head)?);
         self.not_while_draining(&asked)?;
+        if asked.method == Method::OPTIONS && asked.view == View::Merged && asked.path == "/" {
+            // As load balancers ask that know no more of a server than its port.
+            let message = "OPTIONS is not served: GET /readyz tells whether this router is ready".to_owned();
+            return Err(Fault::MethodNotAllowed(message));
+        }
         if let Some(local) = plan::local(&asked) {
             return Ok(Served::local(self.local(local, &asked)));
         }
@@ -346,6 +355,7 @@ impl Call<'_> {
     /// To members of a shard, for one collection.
     async fn fan_out(self, plan: FanOut, mut request: Identified, admitted: Admitted) -> Result<Served, Fault> {
         let long = plan.watch;
+        let yaml = !long && takes_yaml(&mut request.head);
         let switch = match &request.asked.upgrade {
             Some(upgrade) if long && upgrade.protocol.eq_ignore_ascii_case("websocket") => {
                 Some(Switch::of(&mut request.head)?)
@@ -385,6 +395,7 @@ impl Call<'_> {
                 .await
                 .map_err(|_| overdue)??,
         };
+        let response = if yaml { reply::in_yaml(response) } else { response };
         let (response, socket) = match switch {
             Some(switch) => switch.switch(response),
             None => (response, None),
@@ -399,15 +410,22 @@ impl Call<'_> {
     }
 
     /// From what members have said they serve.
-    async fn discover(self, wanted: &Wanted, request: Identified, admitted: Admitted) -> Result<Served, Fault> {
+    async fn discover(self, wanted: &Wanted, mut request: Identified, admitted: Admitted) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
         self.edge.preflight.allowed(&request.caller, &wanted.checks).await?;
-        let hash = request.asked.query.first("hash");
-        let snapshot = &request.routing.snapshot;
-        let answer = edge.discovery.answer(wanted, hash.as_deref(), &request.head, snapshot);
+        let yaml = takes_yaml(&mut request.head);
+        let deadline = request.started + edge.request_timeout;
+        let asked = Asked {
+            head: &request.head,
+            hash: request.asked.query.first("hash"),
+            // Some of it is for the answer.
+            until: Instant::now() + (deadline - Instant::now()) * 4 / 5,
+        };
+        let answer = edge.discovery.answer(wanted, &asked, &request.routing.snapshot).await?;
+        let answer = if yaml { reply::in_yaml(answer) } else { answer };
         Ok(Served {
-            deadline: Some(request.started + edge.request_timeout),
-            ..Served::of(answer.await?, admitted)
+            deadline: Some(deadline),
+            ..Served::of(answer, admitted)
         })
     }
 
@@ -471,6 +489,15 @@ impl Call<'_> {
         let (code, said) = health::answer(answer, asked, self.edge.parts.readiness.checks());
         text(code, said.into())
     }
+}
+
+/// Whether the answer is to be written as YAML. It is not packed then.
+fn takes_yaml(head: &mut Parts) -> bool {
+    let yaml = prefers_yaml(&head.headers);
+    if yaml {
+        head.headers.remove(ACCEPT_ENCODING);
+    }
+    yaml
 }
 
 fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {

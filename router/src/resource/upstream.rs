@@ -21,6 +21,7 @@ mod pool;
 mod proof;
 mod readyz;
 mod resolve;
+mod said;
 pub(crate) mod retry;
 #[cfg(test)]
 pub(crate) mod scripted;

@@ -4,6 +4,7 @@
 //! Called by `edge` for every fault before a body has begun, and by watches after.
 
 mod protobuf;
+mod yaml;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 
+pub(crate) use self::yaml::in_yaml;
 use crate::value::fault::{Fault, Origin};
 use crate::value::media::{Media, asks_as};
 
@@ -158,6 +160,8 @@ impl Fault {
             Self::NotAcceptable(_) => "NotAcceptable",
             Self::Expired(_) => "Expired",
             Self::TooLarge { .. } => "RequestEntityTooLarge",
+            // Apimachinery has no word for it.
+            Self::HeadTooLarge(_) => "RequestHeaderFieldsTooLarge",
             Self::TooManyRequests { .. } => "TooManyRequests",
             Self::Unavailable { .. } => "ServiceUnavailable",
             // Apimachinery has no word for it.

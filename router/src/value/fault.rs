@@ -36,6 +36,9 @@ pub(crate) enum Fault {
         /// The bound in bytes.
         limit: u64,
     },
+    /// 431: the head is over the bound.
+    #[error("{0}")]
+    HeadTooLarge(String),
     /// 429: nothing was sent; try again.
     #[error("{message}")]
     TooManyRequests {
@@ -219,6 +222,7 @@ impl Fault {
             Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
             Self::Expired(_) => StatusCode::GONE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::HeadTooLarge(_) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::TooManyRequests { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::BadGateway { .. } => StatusCode::BAD_GATEWAY,
             Self::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
@@ -244,7 +248,7 @@ impl Fault {
             Self::MethodNotAllowed(_) => "method-not-allowed",
             Self::NotAcceptable(_) => "not-acceptable",
             Self::Expired(_) => "expired",
-            Self::TooLarge { .. } => "too-large",
+            Self::TooLarge { .. } | Self::HeadTooLarge(_) => "too-large",
             Self::TooManyRequests { .. } => "too-many-requests",
             Self::BadGateway { .. } => "bad-gateway",
             Self::Unavailable { .. } => "unavailable",
@@ -283,6 +287,7 @@ impl Fault {
             | Self::NotAcceptable(_)
             | Self::Expired(_)
             | Self::TooLarge { .. }
+            | Self::HeadTooLarge(_)
             | Self::UnsupportedMediaType(_) => Origin::Client,
         }
     }

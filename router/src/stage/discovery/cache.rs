@@ -23,10 +23,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::metrics::{DiscoveryMetrics, Fetched};
+use crate::resource::breaker::State;
 use crate::stage::dispatch::{DocumentRequest, OwnRequests};
 use crate::value::document::{OpenApiEncoding, V2_PROTOBUF, V3_PROTOBUF};
 use crate::value::kinds::{Kind, MemberKinds, Scope};
 use crate::value::media::JSON;
+use crate::value::traffic::TrafficClass;
 
 /// Who has failed is not looked at again for as long.
 pub(super) const FRESH: Duration = Duration::from_secs(2);
@@ -79,6 +81,11 @@ impl Paper {
             | Self::OpenApiV2(OpenApiEncoding::Json)
             | Self::OpenApi(OpenApiEncoding::Json, _) => JSON,
         }
+    }
+
+    /// A member that was given a definition computes it anew for a second or more, and clients validate by it what they send next.
+    fn is_slow(&self) -> bool {
+        matches!(self, Self::OpenApiV2(_))
     }
 
     /// Large, or many, and kept elsewhere.
@@ -225,12 +232,15 @@ impl Copies {
 
     /// The document as the member has it now, or the last one if that cannot be had in time; an error says why there is none at
     /// all. A look that began before is waited for and not believed: one more, which all who wait share, begins after it.
-    pub(super) async fn get(self: &Arc<Self>, key: &Key) -> Result<Found, String> {
+    /// `until`: for the request that waits, where it is better served late than by an old one.
+    pub(super) async fn get(self: &Arc<Self>, key: &Key, until: Instant) -> Result<Found, String> {
         let arrived = Instant::now();
+        let patient = key.paper.is_slow() && self.is_well(&key.cluster);
         // Two looks: one that began before and one that did not.
         for _ in 0..2 {
             let (until, mut running) = match self.join(key, arrived) {
                 Joined::Known(found) => return found,
+                Joined::Looking(_, running) if patient => (until, running),
                 Joined::Looking(until, running) => (until, running),
             };
             // An error: the look is over and its sender gone.
@@ -247,6 +257,13 @@ impl Copies {
                 key.cluster
             )),
         }
+    }
+
+    /// Whether the member answers, as far as is known.
+    fn is_well(&self, cluster: &str) -> bool {
+        let routing = self.documents.routing.load();
+        let upstream = routing.upstreams.get(cluster);
+        upstream.is_some_and(|upstream| upstream.breaker(TrafficClass::Unary).report().state == State::Closed)
     }
 
     /// What the last look brought, if that is good enough for who came then; else the look to wait for.

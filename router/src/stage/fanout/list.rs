@@ -121,7 +121,7 @@ impl<'a> Listing<'a> {
         }
         Ok(Self {
             fanouts,
-            wanted: Accepted::of(&asking.headers)?,
+            wanted: Accepted::of_whole(&asking.headers)?,
             status: Media::preferred(&asking.headers),
             gzip: takes_gzip(&asking.headers),
             slots: plan.legs.iter().map(|leg| leg.slot).collect(),

@@ -64,6 +64,13 @@ fn all_faults() -> Vec<Row> {
             "too-large",
         ),
         (
+            Fault::HeadTooLarge("m".into()),
+            431,
+            "RequestHeaderFieldsTooLarge",
+            None,
+            "too-large",
+        ),
+        (
             Fault::UnsupportedMediaType("m".into()),
             415,
             "UnsupportedMediaType",
