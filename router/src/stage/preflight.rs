@@ -33,7 +33,7 @@ use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::upstream::{Body, gather, gather_request};
 use crate::stage::dispatch::{Dispatcher, Leg};
 use crate::value::check::Check;
-use crate::value::classify::{ApiRequest, Query, Verb};
+use crate::value::classify::{ApiRequest, Query, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::media;
 use crate::value::object::Labels;
@@ -172,15 +172,20 @@ impl Preflight {
             grant: None,
         };
         let asked = ApiRequest {
-            view: pending.asked.view.clone(),
-            path: path.to_owned(),
             query: Query::new(query),
-            method: Method::GET,
-            verb: Verb::Get,
-            resource: None,
-            upgrade: None,
-            impersonate: pending.asked.impersonate.clone(),
+            ..pending.question(path, None)
         };
+        self.read_as(forward, asked, accept, pending).await
+    }
+
+    /// Asks a question by a plan of its own.
+    async fn read_as(
+        &self,
+        forward: Forward,
+        asked: ApiRequest,
+        accept: HeaderValue,
+        pending: Pending<'_>,
+    ) -> Result<Response<Body>, Fault> {
         let leg = pending.leg(asked, forward);
         let (mut head, ()) = Request::new(()).into_parts();
         head.headers.insert(ACCEPT, accept);
@@ -189,6 +194,20 @@ impl Preflight {
 }
 
 impl Pending<'_> {
+    /// A GET of a path, about this resource where that matters to how it is sent.
+    fn question(&self, path: &str, resource: Option<ResourceRequest>) -> ApiRequest {
+        ApiRequest {
+            view: self.asked.view.clone(),
+            path: path.to_owned(),
+            query: Query::new(None),
+            method: Method::GET,
+            verb: Verb::Get,
+            resource,
+            upgrade: None,
+            impersonate: self.asked.impersonate.clone(),
+        }
+    }
+
     /// A question that must be answered before the request goes on.
     fn leg(&self, asked: ApiRequest, forward: Forward) -> Leg {
         Leg {

@@ -158,6 +158,7 @@ impl Fault {
             Self::NotFound(_) => "NotFound",
             Self::MethodNotAllowed(_) => "MethodNotAllowed",
             Self::NotAcceptable(_) => "NotAcceptable",
+            Self::Conflict(_) => "Conflict",
             Self::Expired(_) => "Expired",
             Self::TooLarge { .. } => "RequestEntityTooLarge",
             // Apimachinery has no word for it.
@@ -181,6 +182,7 @@ impl Fault {
                 _ => "InternalError",
             },
             Self::UnsupportedMediaType(_) => "UnsupportedMediaType",
+            Self::Invalid(_) => "Invalid",
             Self::Internal(_) => "InternalError",
             Self::Policy(_) => match self.status_code() {
                 StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",

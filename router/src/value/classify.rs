@@ -6,6 +6,7 @@
 
 pub(crate) mod field;
 pub(crate) mod impersonate;
+mod object_path;
 mod path;
 pub(crate) mod query;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use http::uri::Authority;
 use http::{HeaderMap, Method, Uri, Version};
 
 pub(crate) use self::impersonate::{Impersonation, write_owner};
+pub(crate) use self::object_path::path_in;
 pub(crate) use self::query::Query;
 use crate::value::fault::{AboutObject, Fault};
 use crate::value::media::elements;

@@ -27,6 +27,9 @@ pub(crate) enum Fault {
     /// 406: the answer exists in no format that the client takes.
     #[error("{0}")]
     NotAcceptable(String),
+    /// 409: the object is not as it was when it was read; the client reads it again.
+    #[error("{0}")]
+    Conflict(String),
     /// 410: what the client resumes from is gone; it must list again.
     #[error("{0}")]
     Expired(String),
@@ -83,6 +86,9 @@ pub(crate) enum Fault {
     /// 415: a body in a format that must be read here and cannot be.
     #[error("{0}")]
     UnsupportedMediaType(String),
+    /// 422: a field of the object that must not be so here.
+    #[error("{0}")]
+    Invalid(String),
     /// 500: a fault of the router itself.
     #[error("{0}")]
     Internal(String),
@@ -220,6 +226,7 @@ impl Fault {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
+            Self::Conflict(_) => StatusCode::CONFLICT,
             Self::Expired(_) => StatusCode::GONE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HeadTooLarge(_) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -231,6 +238,7 @@ impl Fault {
                 _ => StatusCode::INTERNAL_SERVER_ERROR,
             },
             Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Policy(refusal) if refusal.says_when() => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable { .. } | Self::Policy(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -247,6 +255,7 @@ impl Fault {
             Self::NotFound(_) => "not-found",
             Self::MethodNotAllowed(_) => "method-not-allowed",
             Self::NotAcceptable(_) => "not-acceptable",
+            Self::Conflict(_) => "conflict",
             Self::Expired(_) => "expired",
             Self::TooLarge { .. } | Self::HeadTooLarge(_) => "too-large",
             Self::TooManyRequests { .. } => "too-many-requests",
@@ -255,6 +264,7 @@ impl Fault {
             Self::Timeout { .. } => "timeout",
             Self::Members(_) => "members",
             Self::UnsupportedMediaType(_) => "unsupported-media-type",
+            Self::Invalid(_) => "invalid",
             Self::Internal(_) => "internal",
             Self::Policy(_) => "policy",
             Self::Injected(_) => "injected",
@@ -285,9 +295,11 @@ impl Fault {
             | Self::NotFound(_)
             | Self::MethodNotAllowed(_)
             | Self::NotAcceptable(_)
+            | Self::Conflict(_)
             | Self::Expired(_)
             | Self::TooLarge { .. }
             | Self::HeadTooLarge(_)
+            | Self::Invalid(_)
             | Self::UnsupportedMediaType(_) => Origin::Client,
         }
     }

@@ -348,3 +348,44 @@ async fn kubectl_and_watchers_are_told() {
         "{text}"
     );
 }
+
+/// Pods and ConfigMaps of the callers' namespace are the home's, its Leases the primary's, whose garbage collector sees no other's.
+#[tokio::test]
+async fn a_lease_is_not_made_the_child_of_another_members_object() {
+    let world = world().await;
+    let door = world.merged_door("both").await.unwrap();
+    let uid = async |member: &str| {
+        let door = world.direct_door(member).await.unwrap();
+        let object = door
+            .get("/api/v1/namespaces/operators/configmaps/where", &[])
+            .await
+            .unwrap();
+        object.json()["metadata"]["uid"].clone()
+    };
+    let lease = |name: &str, uid: &serde_json::Value| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {
+                "name": name,
+                "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "where", "uid": uid}],
+            },
+        })
+    };
+    let (east, west) = (uid("east").await, uid("west").await);
+    for name in [NAME, "owned-other"] {
+        let refused = door.post(PATH, &lease(name, &east)).await.unwrap();
+        refused
+            .expect_status(403, &["ConfigMap where", "east", "west", "garbage collector"])
+            .unwrap();
+    }
+    let made = door.post(PATH, &lease("owned-other", &west)).await.unwrap();
+    assert_eq!(made.status, 201, "{}", made.message());
+    let renewed = json_request(
+        Method::PUT,
+        &format!("{PATH}/owned-other"),
+        &lease("owned-other", &east),
+    )
+    .unwrap();
+    let refused = door.ask(renewed).await.unwrap();
+    refused.expect_status(403, &["ConfigMap where"]).unwrap();
+}

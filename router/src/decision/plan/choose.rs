@@ -7,9 +7,8 @@
 
 use std::sync::Arc;
 
-use portolan_crds::names::is_dns_subdomain;
-
 use super::Forward;
+use crate::value::classify::path_in;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{LeaseName, Shard};
 
@@ -134,7 +133,7 @@ impl Holder {
 impl OtherLease {
     /// Path of the Lease `name`, in any member; `None` if there can be none of that name.
     pub(crate) fn path(&self, name: &str) -> Option<String> {
-        is_dns_subdomain(name).then(|| format!("{}/{name}", self.collection))
+        path_in(&self.collection, name)
     }
 }
 

@@ -27,7 +27,7 @@ impl Merged<'_> {
 
     fn wherever_it_is(&self, resource: &ResourceRequest) -> Outcome {
         let by = By::Holder(Holder {
-            path: single::object_path(resource),
+            path: resource.object_path(),
             object: single::describe(resource),
             writes: !self.route.request.is_read(),
         });

@@ -9,7 +9,7 @@ use portolan_crds::labels::system_namespace;
 
 use super::{Forward, Need, Rewrite, Rule, WriteGrant, owners};
 use crate::value::check::Check;
-use crate::value::classify::{ApiRequest, Impersonation, ResourceRequest, View};
+use crate::value::classify::{ApiRequest, Impersonation, View};
 use crate::value::fault::Fault;
 use crate::value::kinds::Kinds;
 use crate::value::snapshot::{Binding, Caller, GrantState, MemberIdentity, Snapshot};
@@ -127,10 +127,9 @@ impl Route<'_> {
                 wanted.clone()
             }
         };
-        // The leader-election Lease must not wait, and belongs to nobody. Another kind of lock may be its holder's Pod's, which
-        // only a garbage collector beside it sees end.
-        let alone = rewrite.lease.is_some() && self.request.resource.as_ref().is_some_and(ResourceRequest::is_leases);
-        if !alone && owners::may_cross(self.request, self.caller) {
+        // Also of the leader-election lock: it is the primary's, and its holder's Pod may be another member's. One that names no
+        // owner is not held up.
+        if owners::may_cross(self.request, self.caller) {
             needs.push(Need::Owners);
         }
         // The leader-election Lease belongs to no owner of its namespace.

@@ -12,7 +12,7 @@ use portolan_crds::selector::Selector;
 use super::choose::{By, Candidate, Choose, OtherLease};
 use super::forward::unavailable;
 use super::merged::{Merged, Outcome};
-use super::{Forward, LockMove, Need, Plan, Refusal, Rewrite, Rule, scope, single};
+use super::{Forward, LockMove, Need, Plan, Refusal, Rewrite, Rule, scope};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::{GrantState, LeaseName, Lock, LockState};
@@ -220,12 +220,18 @@ impl Merged<'_> {
 
     /// Where locks are in any member, by kind; first the kind of the request.
     fn lock_collections(&self) -> Vec<String> {
-        let namespace = &self.view.namespace;
-        let core = self
-            .lock_kinds()
-            .map(|kind| format!("/api/v1/namespaces/{namespace}/{kind}"));
-        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
-        let mut all: Vec<_> = core.chain([leases]).collect();
+        let collection = |group: &str, resource: &str| {
+            let collection = ResourceRequest {
+                group: group.to_owned(),
+                version: "v1".to_owned(),
+                resource: resource.to_owned(),
+                namespace: Some(self.view.namespace.to_string()),
+                ..ResourceRequest::default()
+            };
+            collection.object_path()
+        };
+        let core = self.lock_kinds().map(|kind| collection("", kind));
+        let mut all: Vec<_> = core.chain([collection("coordination.k8s.io", "leases")]).collect();
         if self
             .route
             .request
@@ -332,10 +338,11 @@ impl OtherLease {
     fn told(names: &LeaseName, resource: &ResourceRequest, moved: bool) -> Self {
         Self {
             names: names.clone(),
-            collection: single::object_path(&ResourceRequest {
+            collection: ResourceRequest {
                 name: None,
                 ..resource.clone()
-            }),
+            }
+            .object_path(),
             name: resource.name.clone(),
             moved,
             former: None,

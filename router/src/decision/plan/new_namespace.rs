@@ -11,7 +11,7 @@ use portolan_wire::v1;
 
 use super::choose::{By, Choose, Chosen, Holder, Unowned};
 use super::merged::{Merged, Outcome};
-use super::{Plan, Refusal, Rule, single};
+use super::{Plan, Refusal, Rule};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding, Labels, protobuf};
@@ -36,7 +36,7 @@ impl Merged<'_> {
         }
         let by = By::Unowned(Unowned {
             holder: Holder {
-                path: single::object_path(resource),
+                path: resource.object_path(),
                 object: format!("Namespace {name}"),
                 writes: !self.route.request.is_read(),
             },

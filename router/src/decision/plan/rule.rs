@@ -284,7 +284,7 @@ impl Need {
             Self::Access(Check::Impersonate {
                 user, wanted, cluster, ..
             }) => format!("first ask {cluster} whether {user} may act as {}", wanted.user),
-            Self::Owners => format!("owners without a namespace that the body names must be in {cluster}"),
+            Self::Owners => format!("owners that the body names must be in {cluster}"),
             Self::Labels(check) => format!("the labels of {} must match {}", check.object, check.selector),
             Self::Body(rule) => {
                 let what = match rule.change {

@@ -102,7 +102,7 @@ impl Merged<'_> {
         let object = describe(resource);
         if resource.named_by_path {
             forward.needs.push(Need::Labels(LabelCheck {
-                path: object_path(&connected(resource, self.verb())),
+                path: connected(resource, self.verb()).object_path(),
                 selector,
                 connects: connects(resource, self.verb()),
                 object: object.clone(),
@@ -154,28 +154,6 @@ fn change(verb: Verb, resource: &ResourceRequest) -> Option<Change> {
     }
 }
 
-/// The object's own path, built from what was read so that checked and changed object are the same.
-pub(super) fn object_path(resource: &ResourceRequest) -> String {
-    let encode = |text: &str| percent_encoding::utf8_percent_encode(text, SEGMENT).to_string();
-    let mut path = if resource.group.is_empty() {
-        "/api".to_owned()
-    } else {
-        format!("/apis/{}", encode(&resource.group))
-    };
-    let mut push = |segment: &str| {
-        path.push('/');
-        path.push_str(&encode(segment));
-    };
-    push(&resource.version);
-    if let Some(namespace) = resource.namespace.as_ref().filter(|_| !resource.is("", "namespaces")) {
-        push("namespaces");
-        push(namespace);
-    }
-    push(&resource.resource);
-    resource.name.iter().for_each(|name| push(name));
-    path
-}
-
 /// Whether a request is for what runs behind the object.
 fn connects(resource: &ResourceRequest, verb: Verb) -> bool {
     let subresource = resource.subresource.as_deref();
@@ -195,14 +173,3 @@ fn connected(resource: &ResourceRequest, verb: Verb) -> Cow<'_, ResourceRequest>
         _ => Cow::Borrowed(resource),
     }
 }
-
-/// What a path segment must not contain as it is.
-const SEGMENT: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS
-    .add(b' ')
-    .add(b'"')
-    .add(b'#')
-    .add(b'%')
-    .add(b'/')
-    .add(b'<')
-    .add(b'>')
-    .add(b'?');

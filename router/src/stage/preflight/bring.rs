@@ -10,7 +10,7 @@ use crate::decision::lease::{Step, step};
 use crate::decision::plan::{Forward, LockMove, Rewrite};
 use crate::resource::upstream::{Body, gather};
 use crate::stage::dispatch::Dispatched;
-use crate::value::classify::classify;
+use crate::value::classify::{classify, path_in};
 use crate::value::fault::Fault;
 use crate::value::snapshot::LeaseName;
 use crate::value::traffic::Traffic;
@@ -130,10 +130,11 @@ impl Preflight {
         lock: Option<Value>,
     ) -> Result<Answer, Fault> {
         let pending = places.pending;
-        let path = name.map_or_else(
-            || places.collection.to_owned(),
-            |name| format!("{}/{name}", places.collection),
-        );
+        let path = match name {
+            None => places.collection.to_owned(),
+            Some(name) => path_in(places.collection, name)
+                .ok_or_else(|| Fault::Internal(format!("there is no lock of name {name}")))?,
+        };
         let uri: Uri = path
             .parse()
             .map_err(|_| Fault::Internal(format!("{path} is no path")))?;

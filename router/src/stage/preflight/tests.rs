@@ -54,6 +54,7 @@ fn kinds() -> Arc<MemberKinds> {
     let mut served = MemberKinds::default();
     for (resource, kind, scope) in [
         ("nodes", "Node", Scope::Cluster),
+        ("namespaces", "Namespace", Scope::Cluster),
         ("configmaps", "ConfigMap", Scope::Namespaced),
     ] {
         let kind = Kind {
@@ -219,8 +220,103 @@ async fn a_child_is_written_only_beside_its_owner() {
 }
 
 #[tokio::test]
-async fn owners_with_a_namespace_are_not_asked_for() {
+async fn owners_beside_their_child_by_its_namespace_are_not_asked_for() {
     let world = World::new((200, HAS_N), (404, "{}")).await;
     world.owned_by("b", "ConfigMap").await.unwrap();
     assert_eq!(world.east.seen.requests() + world.west.seen.requests(), 0);
+}
+
+#[tokio::test]
+async fn an_owner_with_a_namespace_is_looked_for_where_the_child_is_kept_elsewhere() {
+    let lease = |kind: &str, uid: &str| {
+        format!(
+            r#"{{"metadata":{{"name":"op","ownerReferences":[{{"apiVersion":"v1","kind":"{kind}","name":"n","uid":"{uid}"}}]}}}}"#
+        )
+    };
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";
+    let requests = [
+        format!("POST {leases}"),
+        format!("PUT {leases}/op"),
+        format!("PATCH {leases}/other"),
+    ];
+    // The callers' namespace is home's, which is east; its Leases are the primary's.
+    let world = World::of("west", (200, HAS_N), (404, "{}")).await;
+    for request in &requests {
+        let refused = world.planned(request, &lease("ConfigMap", "u-n")).await.unwrap_err();
+        assert!(
+            matches!(&refused, Fault::Forbidden(text) if text.contains("ConfigMap n is in member cluster east")),
+            "{request}: {refused}"
+        );
+        assert_eq!(
+            world
+                .planned(request, &lease("ConfigMap", "u-wrong"))
+                .await
+                .unwrap_err(),
+            refused
+        );
+        world.planned(request, r#"{"metadata":{"name":"op"}}"#).await.unwrap();
+    }
+    let world = World::of("west", (200, HAS_OTHER_N), (200, HAS_N)).await;
+    let asked_of_east = world.east.seen.requests();
+    world.planned(&requests[1], &lease("ConfigMap", "u-n")).await.unwrap();
+    assert_eq!(world.east.seen.requests(), asked_of_east, "found where it should be");
+}
+
+#[tokio::test]
+async fn what_is_not_the_shards_is_not_asked_for() {
+    let child = |api_version: &str, kind: &str, name: &str| {
+        format!(
+            r#"{{"metadata":{{"ownerReferences":[{{"apiVersion":"{api_version}","kind":"{kind}","name":"{name}","uid":"u-n"}}]}}}}"#
+        )
+    };
+    let create = "POST /api/v1/namespaces/b/configmaps";
+    let world = World::new((200, HAS_N), (200, HAS_N)).await;
+    for (api_version, kind, name, code) in [
+        ("v1", "Namespace", "victim", 403),
+        ("v1", "Namespace", "victim/secrets/s1", 422),
+        ("v1", "Node", "n/proxy/x", 422),
+        ("v1/nodes/n/proxy/x?", "Node", "n", 422),
+        // The shard's, in the other member.
+        ("v1", "Namespace", "a", 403),
+    ] {
+        let refused = world
+            .planned(create, &child(api_version, kind, name))
+            .await
+            .unwrap_err();
+        assert_eq!(refused.status_code(), code, "{api_version} {kind} {name}: {refused}");
+        assert_eq!(
+            world.east.seen.requests() + world.west.seen.requests(),
+            0,
+            "{kind} {name}"
+        );
+    }
+    world.planned(create, &child("v1", "Namespace", "b")).await.unwrap_err();
+    assert_eq!(
+        (world.east.seen.requests(), world.west.seen.requests()),
+        (0, 1),
+        "the shard's own, beside the child"
+    );
+}
+
+#[tokio::test]
+async fn an_owner_that_the_object_has_already_is_no_new_one() {
+    const CHILD: &str = r#"{"metadata":{"name":"c","uid":"u-c","resourceVersion":"7","ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"victim","uid":"u-v"}]}}"#;
+    let world = World::new((404, "{}"), (200, CHILD)).await;
+    world
+        .planned("PUT /api/v1/namespaces/b/configmaps/c", CHILD)
+        .await
+        .unwrap();
+    assert!(
+        world
+            .planned("POST /api/v1/namespaces/b/configmaps", CHILD)
+            .await
+            .is_err()
+    );
+    let other = CHILD.replace("u-v", "u-w");
+    assert!(
+        world
+            .planned("PUT /api/v1/namespaces/b/configmaps/c", &other)
+            .await
+            .is_err()
+    );
 }

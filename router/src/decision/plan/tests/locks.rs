@@ -132,7 +132,7 @@ fn what_stops_the_election_does_not_stop_other_objects() {
     assert!(held[1].as_ref().is_some_and(|why| why.contains("east was withdrawn")));
 }
 
-/// A Pod that owns its lock must be seen by the garbage collector of the member that has the lock; a Lease has no owner.
+/// A Pod that owns its lock must be seen by the garbage collector of the member that has the lock.
 #[test]
 fn the_owner_of_a_lock_is_looked_for() {
     let asks = |request: &str| {
@@ -142,7 +142,7 @@ fn the_owner_of_a_lock_is_looked_for() {
             .contains(&Need::Owners)
     };
     assert!(asks(&format!("PUT {MAPS}/op")));
-    assert!(!asks(&format!("PUT {LEASES}/op")));
+    assert!(asks(&format!("PUT {LEASES}/op")));
 }
 
 /// A lock that is on its way from east (of name `op-before`) to west.
