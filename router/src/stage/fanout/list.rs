@@ -93,7 +93,10 @@ fn bind(asking: &Asking, plan: &FanOut, more: &[&str]) -> Binding {
     let query = |name| asking.asked.query.first(name).unwrap_or_default();
     let (labels, fields) = (query("labelSelector"), query("fieldSelector"));
     let request = [shard, user, &*act_as, &*asking.asked.path, &*labels, &*fields];
-    Binding::new(request.iter().chain(more).copied())
+    // Tokens of before, and of the many who send none, are bound as they were.
+    let sharded = query("shardSelector");
+    let sharded = Some(&*sharded).filter(|selector| !selector.is_empty());
+    Binding::new(request.iter().copied().chain(sharded).chain(more.iter().copied()))
 }
 
 pub(super) fn fault_of(fault: QueryFault) -> Fault {

@@ -316,6 +316,7 @@ fn assemble(read: &ListRead, own: Vec<Option<String>>) -> MergedMeta {
     });
     MergedMeta {
         remaining: None,
+        shard_selector: None,
         resource_version: read.cursor.encode().unwrap(),
         continue_: token.map(|token| token.encode(&binding()).unwrap()),
     }
