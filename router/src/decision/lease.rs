@@ -2,12 +2,13 @@
 //! operator: this renames it in bodies.
 //!
 //! JSON and YAML by value, protobuf by walking the envelope; everything else in the body is preserved. Pure, bounded by
-//! the body; bodies arrive whole (a lock is small), but for a watch's, whose events do. A request that cannot be read is
+//! the body; bodies arrive whole (a lock is small), but for a watch's, whose events do, and a list's, which may be large. A request that cannot be read is
 //! refused, because it would create or change an object of another name; an answer that cannot be read is passed on as it
 //! is. Called by `dispatch` for plans whose rewrite has a lease, or shows one.
 
 mod events;
 mod json;
+mod list;
 mod moved;
 mod proto;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 
 pub(crate) use self::events::Events;
+pub(crate) use self::list::Renaming;
 pub(crate) use self::moved::{Step, step};
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding};
