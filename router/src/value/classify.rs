@@ -185,9 +185,14 @@ impl ApiRequest {
         self.verb.is_read() && matches!(self.method, Method::GET | Method::HEAD) && !connects
     }
 
+    /// What its `fieldSelector` demands of a field, if it can be a name.
+    pub(crate) fn demanded(&self, name: &str) -> Option<String> {
+        field::exact(&self.query.first("fieldSelector")?, name)
+    }
+
     /// The name that its `fieldSelector` demands, whatever its verb.
     pub(crate) fn demanded_name(&self) -> Option<String> {
-        field::exact(&self.query.first("fieldSelector")?, "metadata.name")
+        self.demanded("metadata.name")
     }
 
     /// Whether it is about one Lease and ends by itself, as all requests of a leader election. No path that only has the

@@ -178,6 +178,14 @@ impl Kinds {
         scopes.all(|scope| scope == first).then_some(first)
     }
 
+    /// Whether objects of this kind (`Node`), of whatever group, have no namespace wherever these clusters serve any.
+    pub(crate) fn is_placeless<'a>(&self, clusters: impl IntoIterator<Item = &'a str>, kind: &str) -> bool {
+        let members = clusters.into_iter().filter_map(|cluster| self.member(cluster));
+        let served = members.flat_map(|member| member.all()).map(|(.., served)| served);
+        let mut scopes = served.filter(|served| served.kind == kind).map(|served| served.scope).peekable();
+        scopes.peek().is_some() && scopes.all(|scope| scope == Scope::Cluster)
+    }
+
     /// Why a resource cannot be asked of these clusters as one: its objects have namespaces in some of them, and none in others.
     pub(crate) fn scope_conflict<'a>(
         &self,

@@ -143,7 +143,7 @@ impl Rule {
             }
             Self::Review => "reviews are answered by the primary cluster",
             Self::ClusterScopedEvent => {
-                "events of cluster-scoped objects lie in namespace default of the primary cluster, and are read there"
+                "events of cluster-scoped objects lie in namespace default: the primary's, and of one object those of every member"
             }
             Self::Discovery => "what the members of the shard serve, united; the primary's order",
             Self::NonResource => "other paths that are no resource are served by the primary cluster",

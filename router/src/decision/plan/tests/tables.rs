@@ -52,6 +52,29 @@ fn two_members_enforced() {
 }
 
 #[test]
+fn events_of_one_object_without_a_namespace_are_every_members() {
+    const ONE: &str = "fieldSelector=involvedObject.name=p,involvedObject.uid=u,involvedObject.kind";
+    let world = World::new(two());
+    let events = |query: &str| format!("GET /api/v1/events?{query}");
+    let plan = |query: &str| world.say(&events(query));
+    let described = plan(&format!("{ONE}=ports"));
+    assert!(described.starts_with("cluster-scoped-event ⇒ east fields:involvedObject.namespace= | west fields"), "{described}");
+    assert!(
+        world.say("GET /apis/events.k8s.io/v1/events?fieldSelector=regarding.name=p,regarding.kind=ports").contains("fields:regarding"),
+    );
+    // Of what has a namespace, of a kind that nobody knows, and of more than one object: the shard's.
+    for query in [
+        format!("{ONE}=things"),
+        format!("{ONE}=Unknown"),
+        format!("watch&{ONE}=ports"),
+        "fieldSelector=involvedObject.kind=ports".to_owned(),
+    ] {
+        let planned = plan(&query);
+        assert!(planned.starts_with("all-namespaces"), "{query}: {planned}");
+    }
+}
+
+#[test]
 fn events_of_what_has_no_namespace_are_the_primarys() {
     World::new(two()).check(&[
         ("POST /api/v1/namespaces/default/events", "cluster-scoped-event → east"),
