@@ -4,6 +4,9 @@
 pub struct Welcome {
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
+    /// To routers: for how long at most a leader lock counts after its last renewal. 0, of an older hub: 180.
+    #[prost(uint32, tag = "2")]
+    pub longest_lease_seconds: u32,
 }
 /// What the hub says of its CAs, on the streams of programs whose Hello tells what they trust: when that is something else, and
 /// when the certificate of the stream is to be replaced. The program keeps it, trusts it, and comes back with a new Hello.
@@ -518,7 +521,7 @@ impl BucketAlgorithm {
 pub struct RouterMessage {
     #[prost(
         oneof = "router_message::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
     )]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
@@ -550,6 +553,8 @@ pub mod router_message {
         Ended(super::Ended),
         #[prost(message, tag = "12")]
         Unsaved(super::Unsaved),
+        #[prost(message, tag = "13")]
+        HeldLocks(super::HeldLocks),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -562,6 +567,7 @@ pub struct RouterHello {
     pub oldest_protocol: u32,
     /// `cursor-format-2`: the router reads cursors of that format. `policies`: it serves Policy resources. `fence`: its writes
     /// say their epoch where the grant is `fenced`, and it tells WritesAnswered. `locks`: it heeds Shard.lock, and tells LockReport.
+    /// `held-locks`: it heeds CallerView.writes_closed, and tells HeldLocks.
     #[prost(string, repeated, tag = "2")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "3")]
@@ -858,6 +864,19 @@ pub struct CallerView {
     /// Names of the Policies that hold it.
     #[prost(string, repeated, tag = "8")]
     pub policies: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Its writes are refused for now: it has changed its shard, and may take itself for the leader of the one before. Absent: they
+    /// are not. An older router overlooks it.
+    #[prost(message, optional, tag = "9")]
+    pub writes_closed: ::core::option::Option<WritesClosed>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WritesClosed {
+    /// Until then, by the hub's clock, unless the hub says otherwise before.
+    #[prost(int64, tag = "1")]
+    pub until_unix_seconds: i64,
+    /// Why, as half a sentence about the Pod: "may lead shard ... until then".
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// Everything of a shard but its pairs, which are in one Ownership for each member.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -951,6 +970,46 @@ pub struct LockStanding {
     /// Of a lock that is CLOSED: callers have renewed other Leases of late, of which no record is brought.
     #[prost(bool, tag = "4")]
     pub other_leases: bool,
+}
+/// Locks and other Leases that callers of this router may hold: each was renewed, with success, so lately that its time has not run
+/// out by the router's clock. Differences; the first of a stream has `reset`.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeldLocks {
+    /// What was told before on this stream, if anything was, is forgotten.
+    #[prost(bool, tag = "1")]
+    pub reset: bool,
+    /// More of the same differences follow at once: of a reset nothing is whole before the last.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub held: ::prost::alloc::vec::Vec<HeldLock>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldLock {
+    /// The caller, as in CallerView.
+    #[prost(string, tag = "1")]
+    pub home_cluster: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub pod_uid: ::prost::alloc::string::String,
+    /// Where it lies: the member, leases or a resource of the core group, its name there. Its namespace is the caller's own.
+    #[prost(string, tag = "3")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub resource: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub name: ::prost::alloc::string::String,
+    /// It has the name by which the caller's shard elected its leader then.
+    #[prost(bool, tag = "6")]
+    pub of_election: bool,
+    /// `uid` of that Shard.
+    #[prost(string, tag = "7")]
+    pub shard_uid: ::prost::alloc::string::String,
+    /// For how long it counts after a renewal at most.
+    #[prost(uint32, tag = "8")]
+    pub lasts_seconds: u32,
+    /// It does not count any more.
+    #[prost(bool, tag = "9")]
+    pub gone: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShardMember {
