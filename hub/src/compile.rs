@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::ledger::{CursorFormat, LockInForce};
+use portolan_crds::ledger::{CursorFormat, LockInForce, Vacancy};
 use portolan_crds::{ShardName, ShardingConfigSpec};
 use portolan_wire::subscription::CallerPod;
 use portolan_wire::v1;
@@ -23,6 +23,7 @@ mod arbitrate;
 mod callers;
 mod credentials;
 mod fence;
+mod held;
 mod ledger;
 mod locks;
 mod members;
@@ -41,6 +42,7 @@ pub(crate) use arbitrate::{Contested, Given, Verdict, some_of};
 pub(crate) use callers::caller_selector;
 pub(crate) use credentials::{Credential, Credentials, Own};
 pub(crate) use fence::hindrance;
+pub(crate) use held::{CallerKey, Hold, Holders, Past, callers_of};
 pub(crate) use ledger::{Entry, Ledger, LockUsersAway, Released};
 pub(crate) use locks::{LockNews, place as lock_place};
 use members::{Thumbprints, Unconfirmed};
@@ -214,7 +216,12 @@ impl State {
     /// Whether what comes next depends on how far routers are.
     pub(crate) fn awaits_routers(&self) -> bool {
         let ledger = &self.ledger;
-        ledger.is_releasing() || ledger.awaits_epochs() || ledger.is_withholding() || self.hands_locks_over()
+        let closed = |accepted: &Accepted| accepted.lock.vacancy == Some(Vacancy::Closed);
+        ledger.is_releasing()
+            || ledger.awaits_epochs()
+            || ledger.is_withholding()
+            || self.hands_locks_over()
+            || self.accepted.values().any(closed)
     }
 
     /// Whether any leader lock is on its way to another place.
@@ -226,7 +233,8 @@ impl State {
     pub(crate) fn is_lock_moving(&self, name: &Ref) -> bool {
         let Ref::Shard(shard) = name else { return false };
         let accepted = self.accepted.get(shard);
-        accepted.is_some_and(|accepted| accepted.lock.handover.is_some())
+        accepted
+            .is_some_and(|accepted| accepted.lock.handover.is_some() || accepted.lock.vacancy == Some(Vacancy::Closed))
     }
 
     /// Leader locks that are on their way to another place.
@@ -246,6 +254,8 @@ impl State {
 pub(crate) struct Decided {
     pub(crate) state: State,
     pub(crate) verdicts: BTreeMap<ShardName, Verdict>,
+    /// What callers may hold: known anew whenever it is published.
+    pub(crate) holders: Arc<Holders>,
 }
 
 impl Decided {
@@ -286,11 +296,15 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
     ledger.fence(facts, released, (run, &outcome.judged));
     ledger.forget(facts, &outcome.judged);
     memo.judgements.note(facts, &outcome.judged, (&before.ledger, &ledger));
+    let mut accepted = outcome.accepted;
+    released
+        .holders
+        .look_at_vacant(&mut accepted, facts, settings.longest_lease);
     let state = State {
         run,
         incarnation: before.incarnation.clone(),
         cursor_format: before.cursor_format,
-        accepted: outcome.accepted,
+        accepted,
         roots: outcome.roots,
         attempts: outcome.attempts,
         ledger: Arc::new(ledger),
@@ -298,6 +312,7 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
     Decided {
         state,
         verdicts: outcome.verdicts,
+        holders: released.holders.clone(),
     }
 }
 
@@ -319,7 +334,12 @@ pub(crate) fn render(
     members::render(&mut world, facts, settings, earlier);
     shards::render(&mut world, settings, earlier);
     let mut holders = policies::render(&mut world, facts, now);
-    callers::render(&mut world, facts, &mut holders);
+    let held = callers::HeldBy {
+        holders: &decided.holders,
+        longest: settings.longest_lease,
+        now,
+    };
+    callers::render(&mut world, facts, &mut holders, held);
     world.agent_configs = agent_config::render(facts, settings, &world, earlier);
     world
 }

@@ -19,16 +19,18 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tracing::Span;
 
 use crate::acks::Acks;
-use crate::compile::{Decided, Given, Memo, Released, State, World, decide, render};
+use crate::compile::{Decided, Given, Holders, Memo, Released, State, World, decide, render};
 use crate::index::Index;
 use crate::ledger::{self, LedgerError, Store};
 use crate::metrics::Metrics;
 use crate::settings::Settings;
 
 mod crossings;
+mod holders;
 mod locks;
 
 use crossings::Crossings;
+pub(crate) use holders::Pasts;
 use locks::LockClocks;
 
 /// Changes come in bursts (an apply of many objects, an agent's first report): one run for all of them. In a large fleet something
@@ -104,6 +106,7 @@ pub(crate) struct Distributor {
     /// When it was last confirmed that the ledger is this hub's still.
     pub(crate) confirmed: Instant,
     pub(crate) memo: Memo,
+    pub(crate) pasts: Pasts,
 }
 
 impl Distributor {
@@ -113,6 +116,7 @@ impl Distributor {
         let mut alarms = Alarms {
             facts: self.index.compile_changes(),
             acks: self.acks.changes(),
+            holders: self.acks.holders_elsewhere(),
             checks: tokio::time::interval(TERM_CHECK),
         };
         alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,6 +131,7 @@ impl Distributor {
         loop {
             alarms.facts.mark_unchanged();
             alarms.acks.mark_unchanged();
+            alarms.holders.mark_unchanged();
             let seen = self.acks.released(state.ledger.releasing());
             let begun = Instant::now();
             let mut released = dwells.observe(seen, state.run, begun);
@@ -137,11 +142,12 @@ impl Distributor {
             released.locks_are_handed_over = self.acks.hand_locks_over();
             released.away = self.acks.lock_users_away();
             released.locks = locks.observe(&state, &self.acks, begun);
+            released.holders = self.pasts.holders(&self.acks, self.settings.longest_lease);
             // Faults that have ended by then are over in what is published from here on.
             let now = Timestamp::now();
             if writes.have_failed() {
                 // What goes on without the ledger does not wait for another try.
-                self.publish_again(&mut decided, &mut state);
+                self.publish_again(&mut decided, &mut state, &released.holders);
             }
             if writes.are_due() && self.ledger.is_due() && !self.is_cut_off() {
                 match self.decide(&state, &released).await {
@@ -156,9 +162,10 @@ impl Distributor {
                     }
                 }
             }
-            self.publish_again(&mut decided, &mut state);
+            self.publish_again(&mut decided, &mut state, &released.holders);
             let locks_stay = !released.away.is_nobody() || !released.locks_are_handed_over;
             let waiting = state.awaits_routers()
+                || self.pasts.close_writes()
                 // An edit may be refused for this alone: routers that come, that are upgraded, are no facts.
                 || locks_stay && decided.as_ref().is_some_and(Decided::refuses)
                 || writes.have_failed()
@@ -185,6 +192,7 @@ impl Distributor {
             tokio::select! {
                 _ = alarms.facts.changed() => return Ok(()),
                 _ = alarms.acks.changed(), if waiting => return Ok(()),
+                _ = alarms.holders.changed() => return Ok(()),
                 () = tokio::time::sleep(POLL), if waiting => return Ok(()),
                 () = &mut ended, if end.is_some() => return Ok(()),
                 _ = alarms.checks.tick() => {
@@ -243,8 +251,9 @@ impl Distributor {
     }
 
     /// What was decided last, by the facts as they are now.
-    fn publish_again(&self, decided: &mut Option<Decided>, state: &mut State) {
+    fn publish_again(&mut self, decided: &mut Option<Decided>, state: &mut State, holders: &Arc<Holders>) {
         if let Some(decided) = decided {
+            decided.holders = holders.clone();
             if !self.is_cut_off() {
                 self.publish(decided, state.run + 1);
             }
@@ -253,7 +262,7 @@ impl Distributor {
     }
 
     /// One world of what was decided, as `run`; published if it differs from the last.
-    fn publish(&self, decided: &mut Decided, run: u64) {
+    fn publish(&mut self, decided: &mut Decided, run: u64) {
         let span = tracing::info_span!("compile", run, resources = tracing::field::Empty);
         let _entered = span.enter();
         let started = Instant::now();
@@ -281,6 +290,9 @@ impl Distributor {
         });
         if changed {
             tracing::debug!(run, "published");
+            if let Some(published) = self.worlds.borrow().as_ref() {
+                self.pasts.note(&published.world, self.settings.longest_lease);
+            }
         }
     }
 
@@ -313,6 +325,8 @@ fn until(then: Timestamp) -> Duration {
 struct Alarms {
     facts: watch::Receiver<u64>,
     acks: watch::Receiver<u64>,
+    /// Callers hold what was their former shard's.
+    holders: watch::Receiver<u64>,
     /// Ticks at which it is looked whether another hub has started.
     checks: tokio::time::Interval,
 }

@@ -72,5 +72,8 @@ async fn end<T>(outbound: &Outbound<T>, status: Status) -> Status {
 fn welcome(newest: u32, oldest: u32) -> Result<v1::Welcome, Status> {
     let agreed = negotiate(Spoken::OURS, Spoken::told(newest, oldest));
     let protocol = agreed.map_err(|mismatch| Status::failed_precondition(mismatch.to_string()))?;
-    Ok(v1::Welcome { protocol })
+    Ok(v1::Welcome {
+        protocol,
+        ..v1::Welcome::default()
+    })
 }

@@ -37,7 +37,7 @@ use crate::acks::Acks;
 use crate::bootstrap::{Tokens, key_hash};
 use crate::ca::{self, Authorities, Roots};
 use crate::compile::{Memo, State};
-use crate::distribute::{Distributor, Published};
+use crate::distribute::{Distributor, Pasts, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::index::Index;
 use crate::ledger::Store;
@@ -174,6 +174,7 @@ impl TestHub {
                 access: AccessReviewer::new(client.clone()),
                 routers,
                 ca: self.ca.clone(),
+                longest_lease: Settings::default().longest_lease,
                 metrics: Metrics::default(),
                 tasks: self.tasks.clone(),
             },
@@ -444,6 +445,7 @@ pub(crate) async fn distributor(
         reborn: false,
         confirmed: Instant::now(),
         memo: Memo::default(),
+        pasts: Pasts::default(),
     };
     (distributor, stored)
 }

@@ -1,20 +1,46 @@
 //! Callers → views: which Pods are callers of which shards.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use portolan_crds::{Selector, ShardName};
 use portolan_wire::v1;
 
 use super::policies::Holders;
 use super::wanted::allows;
-use super::{Accepted, Ref, World};
+use super::{Accepted, Ref, World, held};
 use crate::facts::{Facts, MemberObject};
+
+/// Which locks callers may hold, and when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeldBy<'a> {
+    pub(super) holders: &'a held::Holders,
+    /// For longer nothing counts without a renewal.
+    pub(super) longest: Duration,
+    pub(super) now: Timestamp,
+}
+
+impl HeldBy<'_> {
+    fn closed(
+        &self,
+        accepted: &BTreeMap<ShardName, Accepted>,
+        (cluster, caller): (&str, &v1::CallerFact),
+        shards: &[ShardName],
+    ) -> Option<v1::WritesClosed> {
+        // Of several it is served by none.
+        let [shard] = shards else { return None };
+        let key = (cluster.to_owned(), caller.uid.clone());
+        let shard = (shard, accepted.get(shard)?);
+        self.holders.closed(&key, shard, (self.longest, self.now))
+    }
+}
 
 /// Pods in these phases run nothing any more.
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 
 /// Adds a view for each caller that agents have reported, and says of which members none have been.
-pub(super) fn render(world: &mut World, facts: &Facts, holders: &mut Holders<'_>) {
+pub(super) fn render(world: &mut World, facts: &Facts, holders: &mut Holders<'_>, held: HeldBy<'_>) {
     for (cluster, member) in facts.members.iter().filter(|(_, member)| member.accept) {
         let callers = facts.agents.get(cluster).and_then(|agent| agent.callers.as_ref());
         let Some(callers) = callers else {
@@ -28,7 +54,7 @@ pub(super) fn render(world: &mut World, facts: &Facts, holders: &mut Holders<'_>
             .values()
             .filter(|caller| !ENDED.contains(&caller.phase.as_str()))
         {
-            add_view(world, (cluster, member), caller, holders);
+            add_view(world, (cluster, member), caller, (holders, held));
         }
     }
 }
@@ -64,6 +90,14 @@ pub(super) fn running(facts: &Facts, name: &ShardName, accepted: &Accepted) -> O
     untold
 }
 
+/// Whether a Pod that runs in one of the shard's caller clusters is a caller of it.
+pub(super) fn is_caller(name: &ShardName, accepted: &Accepted, caller: &v1::CallerFact) -> bool {
+    name.namespace() == caller.namespace
+        && !ENDED.contains(&caller.phase.as_str())
+        && caller_selector(accepted).is_some_and(|selector| selector.matches(&labels_of(caller)))
+        && accepted.spec.admits_account(&caller.service_account)
+}
+
 fn labels_of(caller: &v1::CallerFact) -> BTreeMap<String, String> {
     let labels = caller.labels.iter();
     labels.map(|(key, value)| (key.clone(), value.clone())).collect()
@@ -73,7 +107,7 @@ fn add_view(
     world: &mut World,
     (cluster, member): (&str, &MemberObject),
     caller: &v1::CallerFact,
-    holders: &mut Holders<'_>,
+    (holders, held): (&mut Holders<'_>, HeldBy<'_>),
 ) {
     let mut shards: Vec<ShardName> = shards_of(world, cluster, caller);
     shards.retain(|shard| allows(member, shard));
@@ -103,6 +137,7 @@ fn add_view(
         shards: shards.iter().map(ToString::to_string).collect(),
         created_unix_seconds: caller.created_unix_seconds,
         policies: holders.hold(&mut world.policies, cluster, caller),
+        writes_closed: held.closed(&world.state.accepted, (cluster, caller), &shards),
     };
     for name in shards {
         world.callers.entry(name).or_default().insert(view.clone());

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use portolan_crds::ShardName;
 use portolan_crds::ledger::{Departure, PairFence};
 
+use super::held::Holders;
 use super::locks::LockNews;
 use crate::facts::{Facts, PairEpoch};
 
@@ -88,6 +89,8 @@ pub(crate) struct Released {
     pub(crate) away: LockUsersAway,
     /// How far the handovers of leader locks are.
     pub(crate) locks: BTreeMap<ShardName, LockNews>,
+    /// Which locks callers may hold.
+    pub(crate) holders: Arc<Holders>,
 }
 
 /// Shards whose leader lock routers may use that are not connected, until they come back or are forgotten.

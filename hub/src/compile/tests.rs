@@ -15,6 +15,7 @@ mod credentials;
 mod fence;
 mod fleet;
 mod handover;
+mod held;
 mod laws;
 mod locks;
 mod memo;

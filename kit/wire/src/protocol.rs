@@ -27,6 +27,10 @@ pub const FENCE: &str = "fence";
 /// Capability of a router that hands leader locks over, and tells how far it is with that, as its Hello tells it.
 pub const LOCKS: &str = "locks";
 
+/// Capability of a router that refuses writes of callers which may lead another shard, and tells which locks callers may hold, as
+/// its Hello tells it.
+pub const HELD_LOCKS: &str = "held-locks";
+
 /// How long what was sent may still arrive and be carried out, whatever became of who sent it: a quarter of an hour is the longest
 /// that systems go on sending what the other side does not take, and what arrives is worked on for a minute. Routers and hub go by it.
 pub const UNDER_WAY_FOR: Duration = Duration::from_mins(20);

@@ -11,6 +11,7 @@ mod json;
 mod list;
 mod moved;
 mod proto;
+mod record;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +22,13 @@ use k8s_openapi::api::coordination::v1::Lease;
 pub(crate) use self::events::Events;
 pub(crate) use self::list::Renaming;
 pub(crate) use self::moved::{Step, step};
+pub(crate) use self::record::record;
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding};
 use crate::value::snapshot::LeaseName;
 
+/// Annotation by which a ConfigMap or an Endpoints carries a lock, as client-go has it.
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// Between who renews and this router.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(5);
 

@@ -129,7 +129,10 @@ impl Call<'_> {
     ) -> Result<(Planned, Identified), Fault> {
         let edge = &self.edge.parts;
         let routing = edge.routing.load();
-        let caller = self.identify(&head, &asked, &routing.snapshot).await?;
+        let mut caller = self.identify(&head, &asked, &routing.snapshot).await?;
+        if !asked.is_read() {
+            caller = edge.routing.writing(caller);
+        }
         self.connection.is_known();
         self.name(&caller);
         let Basis {
@@ -268,7 +271,7 @@ impl Call<'_> {
         let right = long.then(ask).flatten();
         let deadline = (!long).then_some(deadline);
         let injection = self.edge.watch_injection(injection, &asked, &caller);
-        let after = After::of(&caller, &asked, &head.headers, &forward.target.cluster);
+        let after = After::of(&caller, &asked, &head.headers, &forward);
         let leg = Leg {
             deadline,
             forward,

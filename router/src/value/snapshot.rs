@@ -26,7 +26,7 @@ use portolan_crds::shard::Bucketing;
 use portolan_merge::cursor::Format;
 use portolan_wire::v1;
 
-pub(crate) use self::caller::{Binding, Caller, CallerId, CallerKey, CallerView};
+pub(crate) use self::caller::{Binding, Caller, CallerId, CallerKey, CallerView, HeldElsewhere};
 use self::keys::KeyIndex;
 pub(crate) use self::lock::{Lock, LockPlace, LockState};
 pub(crate) use self::reach::{Reach, Unlabelled};
@@ -260,6 +260,11 @@ pub(crate) struct Departed {
 }
 
 impl Shard {
+    /// `metadata.uid` of its ShardingConfig: one that is made anew under the same name is another shard.
+    pub(crate) fn uid(&self) -> &str {
+        &self.made_of.rules.uid
+    }
+
     /// The member that owns `namespace`, and in what state; an exact grant before a whole cluster.
     pub(crate) fn owner(&self, namespace: &str) -> Option<(&Member, Grant)> {
         if let Some(grant) = self.namespaces.get(namespace) {

@@ -32,6 +32,7 @@ pub(super) fn plan(route: &Route<'_>) -> Outcome {
         return Err(unbound(view, route.request));
     };
     let merged = Merged { route, view, shard };
+    merged.leads_nowhere_else()?;
     match &route.request.resource {
         None => merged.without_resource(),
         Some(resource) if REVIEWS.contains(&resource.group.as_str()) => merged.primary(Rule::Review),
@@ -99,6 +100,34 @@ impl Merged<'_> {
 }
 
 impl Merged<'_> {
+    /// A caller that leads another shard, as far as it knows, must not write beside the leader of this one. Reviews change nothing.
+    fn leads_nowhere_else(&self) -> Result<(), Refusal> {
+        let Some(held) = &self.view.held_elsewhere else {
+            return Ok(());
+        };
+        let request = self.route.request;
+        let group = request.resource.as_ref().map(|resource| resource.group.as_str());
+        if request.is_read() || group.is_some_and(|group| REVIEWS.contains(&group)) {
+            return Ok(());
+        }
+        let CallerView {
+            namespace, pod, key, ..
+        } = self.view;
+        let message = format!(
+            "Pod {namespace}/{pod} of member cluster {} has changed its shard to {} and may take itself for the leader of the one \
+             before: {}; until that has run out it can read, not write",
+            key.home_cluster, self.shard.config, held.reason
+        );
+        Err(Refusal {
+            rule: Rule::ShardChanged,
+            fault: Fault::TooManyRequests {
+                message,
+                retry_after_seconds: 1,
+                cluster: None,
+            },
+        })
+    }
+
     fn primary(&self, rule: Rule) -> Outcome {
         Ok((
             rule,

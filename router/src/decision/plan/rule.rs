@@ -53,6 +53,8 @@ pub(crate) enum Rule {
     CollectionMethod,
     /// The namespace is on its way to another shard.
     Releasing,
+    /// The caller has changed its shard, and may lead the one before.
+    ShardChanged,
     /// The caller is in no shard.
     NoShard,
     /// The hub has not told the caller's shard whole.
@@ -105,6 +107,7 @@ impl Rule {
             Self::ScopeConflict => "scope-conflict",
             Self::CollectionMethod => "collection-method",
             Self::Releasing => "releasing",
+            Self::ShardChanged => "shard-changed",
             Self::NoShard => "no-shard",
             Self::ShardNotTold => "shard-not-told",
             Self::SeveralShards => "several-shards",
@@ -155,6 +158,9 @@ impl Rule {
             Self::VersionConflict => "the members that serve the kind do not all serve this version of it",
             Self::CollectionMethod => "a collection is read by GET",
             Self::Releasing => "the namespace is on its way to another shard: reads only",
+            Self::ShardChanged => {
+                "the caller has changed its shard, and may take itself for the leader of the one before until what it renewed there has run out: reads only"
+            }
             Self::NoShard => "the caller is in no shard",
             Self::ShardNotTold => "the hub has not told the caller's shard whole (yet)",
             Self::SeveralShards => "the caller is in several shards",

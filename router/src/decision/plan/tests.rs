@@ -19,7 +19,7 @@ use super::choose::By;
 use super::*;
 use crate::value::classify::classify;
 use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
-use crate::value::snapshot::told;
+use crate::value::snapshot::{CallerView, HeldElsewhere, told};
 use crate::value::traffic::{Effect, TrafficClass};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";
@@ -148,6 +148,7 @@ impl World {
     fn of(shards: Vec<String>, of: Option<told::Shard>, change: impl Fn(&mut told::Target)) -> Self {
         let view = told::CallerView {
             created_unix_seconds: None,
+            writes_closed: None,
             policies: Vec::new(),
             home_cluster: "home".into(),
             pod_uid: "u1".into(),

@@ -33,6 +33,7 @@ fn snapshot(generation: u64, namespaces: &[&str]) -> Snapshot {
         service_account: "operator".into(),
         shards: vec!["ops/blue".into()],
         created_unix_seconds: None,
+        writes_closed: None,
         policies: Vec::new(),
         shard: Some(shard),
     };

@@ -18,11 +18,12 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
+use super::held;
 use super::hub_state::HubState;
 use super::policies::PolicyReports;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
-use crate::resource::other_leases::OtherLease;
+use crate::resource::held::OtherLease;
 use crate::resource::policies::ToldShares;
 use crate::resource::question;
 use crate::resource::routing::RoutingStore;
@@ -56,6 +57,8 @@ pub(super) struct Session {
     /// Questions to the hub by id, until they are answered.
     pending: HashMap<u64, oneshot::Sender<Decision>>,
     next_id: u64,
+    /// For how long a leader lock counts at most, as the hub says; 0: it has not.
+    longest_lease_seconds: u32,
     /// Of which members another task waits to hear when they answered last, by id.
     last_answers: HashMap<u64, oneshot::Sender<HashMap<String, i64>>>,
     /// The last transaction that is in force and not acknowledged, as the state file does not have it.
@@ -99,6 +102,7 @@ impl Session {
             transaction: Transaction::default(),
             pending: HashMap::new(),
             next_id: 0,
+            longest_lease_seconds: 0,
             last_answers: HashMap::new(),
             unsaved: None,
         })
@@ -120,6 +124,8 @@ impl Session {
         let hub_heard = routing.writes.stream();
         // What was told on an earlier stream the hub does not know any more.
         self.report_handovers(state, &mut told).await?;
+        let mut held = held::Reports::default();
+        self.report_held(&routing, &mut held).await?;
         let mut policies = PolicyReports::new(routing.load().policies.clone());
         routing.load().policies.forget_unsecured();
         loop {
@@ -134,6 +140,8 @@ impl Session {
                     }
                     if let Some(commit) = self.take(update)? {
                         let rejected = self.commit(&commit, state, metrics);
+                        // Before the answer: what callers of their shards of before hold is known once all have answered.
+                        self.report_held(&routing, &mut held).await?;
                         routing.load().policies.heard_hub();
                         ready.ready();
                         self.answer(state, commit.nonce, rejected).await?;
@@ -147,6 +155,7 @@ impl Session {
                 Some(asked) = last_answers.questions.recv() => self.ask_last_answers(asked).await?,
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
                 () = handovers(&routing) => self.report_handovers(state, &mut told).await?,
+                () = held.due(&routing.held) => self.report_held(&routing, &mut held).await?,
                 Ok(()) = breakers.changed() => report_at = report_at.min(Instant::now() + REPORT_DELAY),
                 () = tokio::time::sleep_until(report_at) => {
                     report_at = Instant::now() + REPORT_EVERY;
@@ -194,6 +203,7 @@ impl Session {
             Some(In::Commit(commit)) => return Ok(Some(commit)),
             Some(In::Welcome(welcome)) => {
                 welcomed(welcome.protocol)?;
+                self.longest_lease_seconds = welcome.longest_lease_seconds;
             }
             Some(In::AccessDecision(decision)) => {
                 if let Some(waiting) = self.pending.remove(&decision.id) {
@@ -302,12 +312,20 @@ impl Session {
             told.answered.clone_from(&answered);
             self.send(Out::WritesAnswered(answered)).await?;
         }
-        let (writes, others) = (&routing.writes, &routing.other_leases);
-        let locks = routing.locks.report(snapshot, writes, others);
+        let locks = routing.locks.report(snapshot, &routing.writes, &routing.held);
         // A file that would open again what is closed must not be there any more.
         if state.is_secure() && told.locks != locks {
             told.locks.clone_from(&locks);
             self.send(Out::Locks(locks)).await?;
+        }
+        Ok(())
+    }
+
+    /// Which locks callers may hold, as far as that is news to the hub.
+    async fn report_held(&self, routing: &RoutingStore, reports: &mut held::Reports) -> Result<(), SessionError> {
+        routing.held.set_longest(self.longest_lease_seconds);
+        for report in reports.next(&routing.held) {
+            self.send(Out::HeldLocks(report)).await?;
         }
         Ok(())
     }
@@ -385,6 +403,6 @@ fn report(routing: &RoutingStore) -> v1::BreakerReport {
     v1::BreakerReport {
         breakers: upstreams.breakers().into_iter().map(state).collect(),
         answered: upstreams.answered_until().into_iter().map(answered).collect(),
-        other_leases: routing.other_leases.of_late().into_iter().map(other_lease).collect(),
+        other_leases: routing.held.beside().into_iter().map(other_lease).collect(),
     }
 }

@@ -95,6 +95,7 @@ fn caller(uid: &str, shard: &str, service_account: &str) -> v1::Resource {
         service_account: service_account.to_owned(),
         shards: vec![format!("ns/{shard}")],
         created_unix_seconds: None,
+        writes_closed: None,
         policies: Vec::new(),
     };
     resource(&format!("caller-{shard}"), Body::CallerView(view))
@@ -452,7 +453,7 @@ async fn breakers(session: &mut HubSession) -> v1::BreakerReport {
     loop {
         match session.any().await {
             In::Breakers(report) => return report,
-            In::Policies(_) => {}
+            In::Policies(_) | In::HeldLocks(_) => {}
             other => panic!("{other:?}"),
         }
     }

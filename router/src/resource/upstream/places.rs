@@ -209,6 +209,7 @@ mod tests {
             service_account: "op".to_owned(),
             user: CallerView::user_of("ops", "op"),
             created_unix_seconds: None,
+            held_elsewhere: None,
             policy_names: Arc::default(),
             policies: None,
             binding: Binding::None,

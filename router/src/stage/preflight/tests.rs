@@ -97,6 +97,7 @@ impl World {
         };
         let view = told::CallerView {
             created_unix_seconds: None,
+            writes_closed: None,
             policies: Vec::new(),
             home_cluster: "east".into(),
             pod_uid: "u".into(),

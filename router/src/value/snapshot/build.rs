@@ -23,7 +23,7 @@ use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
 use thiserror::Error;
 
-use super::{Binding, CallerKey, CallerView, Map, Snapshot};
+use super::{Binding, CallerKey, CallerView, HeldElsewhere, Map, Snapshot};
 use crate::value::policy::Policy;
 
 /// What arrived between two Commits.
@@ -264,6 +264,10 @@ fn caller_view(wire: &v1::CallerView) -> Result<CallerView, BuildError> {
         user: CallerView::user_of(&wire.namespace, &wire.service_account),
         created_unix_seconds: wire.created_unix_seconds,
         binding,
+        held_elsewhere: wire.writes_closed.as_ref().map(|closed| HeldElsewhere {
+            until_unix_seconds: closed.until_unix_seconds,
+            reason: closed.reason.as_str().into(),
+        }),
         policy_names: policy::names(&wire.policies),
         policies: None,
     })

@@ -93,6 +93,10 @@ impl CallerView {
             "serviceAccount": self.service_account,
             "createdUnixSeconds": self.created_unix_seconds,
             "shards": shards,
+            "writesClosed": self.held_elsewhere.as_ref().map(|held| json!({
+                "untilUnixSeconds": held.until_unix_seconds,
+                "reason": &*held.reason,
+            })),
             "policies": self.policy_names.iter().map(|name| &**name).collect::<Vec<_>>(),
             "shard": shard,
         })

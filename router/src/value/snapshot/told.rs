@@ -37,6 +37,7 @@ pub(crate) struct CallerView {
     pub(crate) shards: Vec<String>,
     pub(crate) policies: Vec<String>,
     pub(crate) created_unix_seconds: Option<i64>,
+    pub(crate) writes_closed: Option<v1::WritesClosed>,
     pub(crate) shard: Option<Shard>,
 }
 
@@ -114,6 +115,7 @@ impl CallerView {
             shards: told.shards,
             created_unix_seconds: told.created_unix_seconds,
             policies: told.policies,
+            writes_closed: told.writes_closed,
         }));
         bodies
     }

@@ -180,6 +180,7 @@ pub(crate) fn caller(number: usize, policies: Vec<String>) -> v1::CallerView {
         service_account: CALLER.to_owned(),
         shards: vec![shard_name(operator)],
         created_unix_seconds: None,
+        writes_closed: None,
         policies,
     }
 }
