@@ -38,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 /// Copies of OpenAPI documents, over all members, each counted once; small documents are not counted.
 const MAX_BYTES: u64 = 64 << 20;
+/// What an API server says of a version whose backend did not tell it what it serves, or not of late.
+const STALE: &str = "Stale";
 /// The only form of discovery that is read: Kubernetes 1.26 and later.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                           application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
@@ -355,9 +357,12 @@ impl Copies {
         }
         let half = |paper: Paper| inner.copy(&Key { paper, ..key.clone() });
         if let (Some(core), Some(groups)) = (half(Paper::Core), half(Paper::Groups)) {
-            let kinds = kinds_of(core.groups().iter().chain(groups.groups()));
+            let mut kinds = kinds_of(core.groups().iter().chain(groups.groups()));
             let routing = &self.documents.routing;
             let known = &routing.load().kinds;
+            if let Some(before) = known.member(&key.cluster) {
+                kinds.keep_stale_of(before);
+            }
             let same = known
                 .members()
                 .map(|(_, served)| served)
@@ -482,6 +487,9 @@ fn kinds_of<'a>(groups: impl Iterator<Item = &'a Group>) -> MemberKinds {
     let mut kinds = MemberKinds::default();
     for group in groups {
         for version in &group.versions {
+            if version.freshness == STALE {
+                kinds.mark_stale(&group.metadata.name, &version.version);
+            }
             for resource in &version.resources {
                 let scope = if resource.scope == "Namespaced" {
                     Scope::Namespaced

@@ -219,6 +219,37 @@ async fn members_are_united_asked_once_and_revalidated() {
     assert_eq!(scene.routing.load().kinds.serves("west", "c.io", "cats"), Some(true));
 }
 
+/// The backend of an aggregated API is away, or not there yet: the member says of itself that it does not know what that serves.
+#[tokio::test]
+async fn what_a_member_marks_stale_is_as_it_said_last_and_what_it_never_said_is_not_known() {
+    let east = Member::start(&[("a.io", "v1", "ants"), ("b.io", "v1", "bees")]).await;
+    let scene = Scene::new([east.backend.target("east"), nowhere("west")]);
+    scene.apis().await;
+    let stale =
+        |group: &str| json!({"metadata": {"name": group}, "versions": [{"version": "v1", "freshness": "Stale"}]});
+    let items = [stale("a.io"), stale("c.io")];
+    east.set(
+        "/apis",
+        json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items}),
+    );
+    assert_eq!(scene.apis().await.1, ["a.io", "c.io"]);
+    let served = |group: &str, resource: &str| {
+        let kinds = &scene.routing.load().kinds;
+        (
+            kinds.serves("east", group, resource),
+            kinds.scope(["east"], (group, resource)),
+        )
+    };
+    assert_eq!(served("a.io", "ants"), (Some(true), Some(Scope::Namespaced)));
+    assert_eq!(served("a.io", "more"), (None, None));
+    assert_eq!(served("c.io", "cats"), (None, None));
+    assert_eq!(served("b.io", "bees"), (Some(false), None), "it is surely gone");
+    east.serve(&[("c.io", "v1", "cats")]);
+    scene.apis().await;
+    assert_eq!(served("a.io", "ants"), (Some(false), None), "the member knows again");
+    assert_eq!(served("c.io", "cats").0, Some(true));
+}
+
 /// Whoever makes a CRD asks whether it is served until it is: at the member, or here.
 #[tokio::test]
 async fn a_new_kind_is_served_no_later_than_by_the_member_itself() {
