@@ -163,6 +163,8 @@ pub(crate) struct AgentReport {
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) allowed: Option<v1::Allowed>,
     pub(crate) heartbeat: Option<Heartbeat>,
+    /// The clock of the member's API server agreed with the hub's when its agent spoke last.
+    pub(crate) clock_agrees: bool,
     /// The member's resourceVersion as it was read last; 0: not yet.
     pub(crate) version_read: u64,
     /// When it went back last, as far as this process knows.

@@ -23,6 +23,10 @@ use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, counted, cov
 /// anew. Six heartbeats.
 const COVERAGE_AGES: Duration = Duration::from_secs(30);
 
+/// A clock that is further from the hub's does not agree with it.
+const CLOCK_MILLISECONDS: u64 = 2_000;
+/// API servers tell whole seconds: so exactly a clock is known.
+const CLOCK_READ_WITHIN: u64 = 500;
 /// Two heartbeats: an agent that beats more seldom may have been told of as not heard.
 const BEATS_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
@@ -213,6 +217,8 @@ impl AgentReport {
             self.version_read = beat.resource_version;
         }
         let was_unready = self.is_unready();
+        let had_agreed = self.clock_agrees;
+        self.clock_agrees = agrees(beat.api_clock_unix_milliseconds, at, had_agreed);
         let beat = Heartbeat {
             at,
             api_ready: beat.api_ready,
@@ -225,6 +231,7 @@ impl AgentReport {
             is_late || before.api_ready != beat.api_ready || before.message != beat.message
         });
         match self.told_unready(was_unready) {
+            Change::Status if had_agreed != self.clock_agrees => Change::Compile,
             Change::Status if !is_news => Change::Figures,
             change => change,
         }
@@ -374,4 +381,14 @@ fn fold<K: Ord, V: PartialEq>(
         changed |= map.remove(&key).is_some();
     }
     if changed { Change::Compile } else { Change::Nothing }
+}
+/// Whether a clock agrees with the hub's, which is `at`. One that did may be off by a little more before it does not.
+fn agrees(clock_unix_milliseconds: Option<i64>, at: Timestamp, agreed: bool) -> bool {
+    let most = if agreed {
+        CLOCK_MILLISECONDS
+    } else {
+        CLOCK_MILLISECONDS - CLOCK_READ_WITHIN
+    };
+    let off = clock_unix_milliseconds.map(|clock| clock.saturating_sub(at.as_millisecond()).unsigned_abs());
+    off.is_some_and(|off| off <= most)
 }

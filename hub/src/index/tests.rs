@@ -226,6 +226,38 @@ fn status_alone_does_not_wake_the_compiler() {
 }
 
 #[test]
+fn a_clock_that_is_off_or_not_told_agrees_with_nothing() {
+    let mut facts = Facts::default();
+    facts.apply_member(&member("east", good()));
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let mut beat = |off: Option<i64>| {
+        let beat = v1::Heartbeat {
+            api_ready: true,
+            api_clock_unix_milliseconds: off.map(|off| 100_000 + off),
+            ..v1::Heartbeat::default()
+        };
+        let change = folded(
+            &mut facts,
+            1,
+            Report::Heartbeat(beat, Timestamp::from_second(100).unwrap()),
+        );
+        (change, facts.agents["east"].clock_agrees)
+    };
+    assert_eq!(beat(None), (Change::Status, false), "an earlier release");
+    assert_eq!(beat(Some(1_900)), (Change::Figures, false));
+    assert_eq!(beat(Some(-900)), (Change::Compile, true), "routers are told");
+    assert_eq!(
+        beat(Some(1_900)),
+        (Change::Figures, true),
+        "it is not told back and forth"
+    );
+    assert_eq!(beat(Some(2_100)), (Change::Compile, false));
+    assert_eq!(beat(Some(0)), (Change::Compile, true));
+    assert_eq!(beat(None), (Change::Compile, false));
+    assert_eq!(beat(Some(i64::MAX - 100_000)), (Change::Figures, false));
+}
+
+#[test]
 fn a_release_that_is_forced_is_a_change_for_the_compiler() {
     let mut facts = Facts::default();
     let mut object = shard("a", json!({"clusters": []}));

@@ -410,6 +410,8 @@ pub(crate) struct MemberIdentity {
     pub(crate) signing_keys: Vec<String>,
     /// Users that this member lets the router act as: people, and ServiceAccounts but for those of system namespaces.
     pub(crate) allowed: HashSet<String>,
+    /// Its clock is known to agree with those that times of other machines are told by.
+    pub(crate) clock_agrees: bool,
 }
 
 /// One address of a member's API server.

@@ -807,6 +807,9 @@ pub struct MemberIdentity {
     /// Users (people) this member lets the router act as.
     #[prost(string, repeated, tag = "4")]
     pub allowed_users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Its clock is known to agree with the hub's: when a Pod of it was made may be compared with times of other machines.
+    #[prost(bool, tag = "5")]
+    pub clock_agrees: bool,
 }
 /// How far a member's objects have their shard labels.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1952,6 +1955,10 @@ pub struct Heartbeat {
     /// was not there.
     #[prost(uint64, tag = "6")]
     pub fell_from: u64,
+    /// The clock of the member's API server when this was sent, as far as the agent could read it from an answer. Absent: it could not,
+    /// or is of an earlier release.
+    #[prost(int64, optional, tag = "7")]
+    pub api_clock_unix_milliseconds: ::core::option::Option<i64>,
 }
 /// Deltas: `reset` first forgets everything reported on the subject before, on any stream.
 #[derive(Clone, PartialEq, ::prost::Message)]

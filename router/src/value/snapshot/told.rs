@@ -89,6 +89,7 @@ impl Target {
                 signing_keys: told.signing_keys,
                 allowed_service_accounts: told.allowed_service_accounts,
                 allowed_users: told.allowed_users,
+                clock_agrees: true,
             }),
             Body::Coverage(v1::Coverage {
                 cluster: told.cluster,

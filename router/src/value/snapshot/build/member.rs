@@ -51,6 +51,7 @@ pub(super) fn identity(wire: &v1::MemberIdentity) -> Result<MemberIdentity, Buil
     Ok(MemberIdentity {
         signing_keys: wire.signing_keys.clone(),
         allowed: accounts.chain(people.cloned()).collect(),
+        clock_agrees: wire.clock_agrees,
     })
 }
 

@@ -222,6 +222,7 @@ fn member(number: usize, members: &Members<'_>) -> Vec<Body> {
         },
         allowed_service_accounts: vec![format!("{CALLER_NAMESPACE}/{CALLER}")],
         allowed_users: vec![PERSON.to_owned()],
+        clock_agrees: true,
     };
     let shard = shard_of_members(number / MEMBERS_OF_A_SHARD);
     vec![
