@@ -285,7 +285,8 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
     let mut ledger = Ledger::clone(&before.ledger);
     ledger.outdate_forced(facts);
     ledger.free(facts, released, now);
-    ledger.drop_departures(now, |shard| before.accepted.contains_key(shard));
+    let heard = |cluster: &str, since| facts.is_heard_since(cluster, since);
+    ledger.drop_departures(now, |shard| before.accepted.contains_key(shard), heard);
     let found = ledger.clone();
     let outcome = arbitrate::arbitrate(
         Given { before, ..given },

@@ -44,6 +44,10 @@ pub(crate) struct Facts {
     pub(crate) agents: BTreeMap<String, AgentReport>,
     /// Members of whose labels their agents have not spoken for so long that what they said last does not count.
     pub(crate) silent: BTreeSet<String>,
+    /// When members that were among these spoke again, as far as this process knows.
+    pub(crate) spoke_again: BTreeMap<String, Timestamp>,
+    /// The hub has not listened for long enough to know which are silent.
+    pub(crate) listening: bool,
     /// Why the last attempt of a cluster to join or to connect was refused.
     pub(crate) join_refusals: BTreeMap<String, (ConditionReason, String)>,
 }

@@ -61,7 +61,10 @@ pub(crate) struct Index {
 impl Default for Index {
     fn default() -> Self {
         Self {
-            facts: RwLock::default(),
+            facts: RwLock::new(Facts {
+                listening: true,
+                ..Facts::default()
+            }),
             compile: watch::Sender::new(0),
             status: watch::Sender::new(0),
             paces: Mutex::default(),
@@ -164,6 +167,7 @@ impl Facts {
         // What its agent said goes too: a cluster that comes back under this name joins anew.
         let known = self.members.remove(name).is_some() | self.agents.remove(name).is_some();
         self.silent.remove(name);
+        self.spoke_again.remove(name);
         self.join_refusals.remove(name);
         if known { Change::Compile } else { Change::Nothing }
     }

@@ -282,12 +282,22 @@ impl Ledger {
         }
     }
 
-    /// Drops departures that are too old or too many.
-    pub(super) fn drop_departures(&mut self, now: Timestamp, is: impl Fn(&ShardName) -> bool) {
+    /// Drops departures that are too old or too many. Of shards with a member that was not `heard` all the time since the day
+    /// before none is too old: who watches them still stands in the view that it had when the member went.
+    pub(super) fn drop_departures(
+        &mut self,
+        now: Timestamp,
+        is: impl Fn(&ShardName) -> bool,
+        heard: impl Fn(&str, Timestamp) -> bool,
+    ) {
+        let since = departures::kept_since(now);
+        let owners = self.owners.clone();
+        let waits = |shard: &ShardName| owners.clusters_of(shard).any(|cluster| !heard(cluster, since));
         let dropping = self.departures.values_mut();
         for departures in dropping.filter(|departures| departures.may_drop(now)) {
             let mut left = Departures::clone(departures);
-            left.drop(now, &is);
+            let old = Some(since).filter(|_| !left.by_shard.keys().any(waits));
+            left.drop(old, &is);
             if **departures != left {
                 *departures = Arc::new(left);
             }

@@ -93,6 +93,9 @@ impl Facts {
                 }
                 agent.vouched = Some(Instant::now());
                 let spoke_again = self.silent.remove(cluster);
+                if spoke_again {
+                    self.spoke_again.insert(cluster.to_owned(), Timestamp::now());
+                }
                 Ok(if spoke_again { Change::Compile } else { change })
             }
             None => Ok(Change::Nothing),
@@ -108,11 +111,18 @@ impl Facts {
         })
     }
 
+    /// Whether the agent of the member has been heard all the time since then, as far as this process knows.
+    pub(crate) fn is_heard_since(&self, cluster: &str, since: Timestamp) -> bool {
+        let again = self.spoke_again.get(cluster);
+        !self.listening && !self.silent.contains(cluster) && again.is_none_or(|again| *again <= since)
+    }
+
     /// What agents said of labels ages, and new namespaces settle: of each member without a word within [`COVERAGE_AGES`] it does not count any more. Not
     /// counted is the time before `since`, when there was no hub that it could have told.
     pub(crate) fn age_coverage(&mut self, now: Instant, since: Instant) -> Change {
         let settled = self.agents.values_mut().map(|agent| agent.settle(now)).max();
         let mut change = settled.unwrap_or(Change::Nothing);
+        self.listening = now.saturating_duration_since(since) < COVERAGE_AGES;
         for cluster in self.members.keys() {
             let vouched = self.agents.get(cluster).and_then(|agent| agent.vouched);
             let last = vouched.map_or(since, |vouched| vouched.max(since));

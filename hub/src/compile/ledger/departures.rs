@@ -42,16 +42,16 @@ impl Departures {
 
     /// Whether any may be too old or too many, or some were before: else nothing is dropped.
     pub(super) fn may_drop(&self, now: Timestamp) -> bool {
-        let since = kept_since(now);
+        let since = kept_since(now).as_second();
         let mut all = self.by_shard.values().flat_map(BTreeMap::values);
         let count: usize = self.by_shard.values().map(BTreeMap::len).sum();
         self.dropped_up_to > 0 || count > MAX || all.any(|departure| departure.unix_seconds < since)
     }
 
-    /// Drops those that are too old or too many. Of each shard that there `is` the last one of these stays: it says how far the
+    /// Drops those that are too old (of before `since`, if any is) or too many. Of each shard that there `is` the last one of these stays: it says how far the
     /// shard's departures are dropped, and its view revision, the highest that it names, must not fall.
-    pub(super) fn drop(&mut self, now: Timestamp, is: impl Fn(&ShardName) -> bool) {
-        let since = kept_since(now);
+    pub(super) fn drop(&mut self, since: Option<Timestamp>, is: impl Fn(&ShardName) -> bool) {
+        let since = since.map_or(i64::MIN, Timestamp::as_second);
         let all = || self.by_shard.values().flat_map(BTreeMap::values);
         let too_old = all().filter(|departure| departure.unix_seconds < since);
         let too_old = too_old.map(|departure| departure.view_revision).max().unwrap_or(0);
@@ -81,10 +81,10 @@ impl Departures {
     }
 }
 
-/// In Unix time: what left before is too old.
-fn kept_since(now: Timestamp) -> i64 {
-    let seconds = now.as_second();
-    seconds - seconds.rem_euclid(DROPPED_EVERY_SECONDS) - KEPT.as_secs()
+/// What left before is too old.
+pub(super) fn kept_since(now: Timestamp) -> Timestamp {
+    let into = now.as_second().rem_euclid(DROPPED_EVERY_SECONDS);
+    now - SignedDuration::from_secs(into) - KEPT
 }
 
 fn dropped_last(namespaces: &BTreeMap<String, Departure>, dropped_up_to: u64) -> Option<u64> {

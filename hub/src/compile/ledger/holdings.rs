@@ -34,6 +34,14 @@ impl Owners {
     }
 }
 
+impl Owners {
+    /// The clusters where `shard` has something, releasing or not.
+    pub(super) fn clusters_of(&self, shard: &ShardName) -> impl Iterator<Item = &str> {
+        let clusters = self.0.get(shard).into_iter();
+        clusters.flat_map(|clusters| clusters.iter()).map(String::as_str)
+    }
+}
+
 impl Ledger {
     /// Whether `shard` has anything, releasing or not.
     pub(crate) fn is_owner(&self, shard: &ShardName) -> bool {
@@ -52,8 +60,7 @@ impl Ledger {
 
     /// The clusters where `shard` has something, releasing or not.
     pub(in crate::compile) fn clusters_of(&self, shard: &ShardName) -> impl Iterator<Item = &str> {
-        let clusters = self.owners.0.get(shard).into_iter();
-        clusters.flat_map(|clusters| clusters.iter()).map(String::as_str)
+        self.owners.clusters_of(shard)
     }
 
     /// Whoever has anything, releasing or not.

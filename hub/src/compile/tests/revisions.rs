@@ -70,6 +70,34 @@ fn what_left_is_known_for_a_day() {
 }
 
 #[test]
+fn what_left_is_known_until_a_day_after_all_members_were_heard() {
+    let (mut fleet, _) = moved();
+    fleet.apply("a", spec(&[("east", &["ns-a"]), ("west", &["ns-w"])]));
+    fleet.inventory("west", &["ns-w"]);
+    for _ in 0..2 {
+        fleet.compile_at(ALL, at_hour(11));
+    }
+    let dropped = |world: &World| world.state.ledger.departures_dropped_up_to("east", &shard_name("a"));
+    fleet.facts.silent.insert("west".to_owned());
+    assert_eq!(dropped(&fleet.compile_at(ALL, at_hour(100))), 0, "west is not heard");
+    fleet.facts.silent.remove("west");
+    fleet.facts.listening = true;
+    assert_eq!(
+        dropped(&fleet.compile_at(ALL, at_hour(100))),
+        0,
+        "the hub has just started"
+    );
+    fleet.facts.listening = false;
+    fleet.facts.spoke_again.insert("west".to_owned(), at_hour(100));
+    assert_eq!(
+        dropped(&fleet.compile_at(ALL, at_hour(123))),
+        0,
+        "it was heard again less than a day ago"
+    );
+    assert_eq!(dropped(&fleet.compile_at(ALL, at_hour(125))), 3);
+}
+
+#[test]
 fn a_namespace_that_leaves_again_takes_nothing_back_of_what_was_dropped() {
     let (mut fleet, _) = moved();
     fleet.compile_at(ALL, at_hour(60));
