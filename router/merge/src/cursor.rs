@@ -290,6 +290,20 @@ impl Cursor {
         Self { head, ..self.clone() }
     }
 
+    /// Whether slots mean the same members as in the other, however new each view is. Unknown in format 1.
+    pub(crate) fn is_of_members_of(&self, other: &Self) -> bool {
+        let format = |cursor: &Self| (cursor.head.format, cursor.head.epoch);
+        format(self) == (Format::Two, other.head.epoch) && format(other) == format(self)
+    }
+
+    /// The same positions, of who knows the shard as the other cursor has it; both are of the same members.
+    pub(crate) fn in_view_of(&self, other: &Self) -> Self {
+        Self {
+            head: other.head,
+            ..self.clone()
+        }
+    }
+
     /// All positions, in slot order.
     pub fn slots(&self) -> &[Slot] {
         &self.slots

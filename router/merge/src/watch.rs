@@ -54,6 +54,7 @@ use crate::cursor::Cursor;
 mod barrier;
 mod bookmark;
 mod budget;
+mod came;
 mod change;
 mod compose;
 mod decoder;
@@ -74,6 +75,7 @@ mod spans;
 mod spec;
 mod state;
 mod table;
+mod view;
 
 use barrier::Barrier;
 use emitter::Emitter;
@@ -81,8 +83,10 @@ use legs::Legs;
 use order::Order;
 use pending::{Acts, NextBookmark, PendingDeletes};
 use state::LegState;
+use view::View;
 
 pub use budget::Budget;
+pub use came::{Came, CameFault};
 pub use listing::{Listing, ListingFault};
 pub use output::Output;
 pub use sent::Sent;
@@ -100,6 +104,7 @@ pub struct WatchMerge {
     emitter: Emitter,
     sent: Sent,
     order: Order,
+    view: View,
     /// What its legs had at the beginning is more than the client may hold: what came and went since may be in it.
     older_view: bool,
     /// The client cannot read a DELETED of metadata alone.
@@ -131,6 +136,7 @@ impl WatchMerge {
             emitter: Emitter::new(spec.format, spec.cluster_column),
             sent: Sent::default(),
             order: Order::default(),
+            view: View::default(),
             older_view: false,
             whole_objects: false,
             untold: false,

@@ -1,8 +1,10 @@
 //! When a bookmark may be sent: it says "resume here and you miss nothing, and keep nothing that is gone".
 
+use std::borrow::Cow;
+
 use super::output::Output;
 use super::{Expiry, WatchMerge};
-use crate::cursor::Slot;
+use crate::cursor::{Cursor, Slot};
 
 impl WatchMerge {
     /// Moves the cursor: the member is at this version, and all up to it was told.
@@ -31,14 +33,26 @@ impl WatchMerge {
         self.resend_if_due(leg);
     }
 
-    /// Whoever resumes from the cursor misses nothing and keeps nothing that is gone.
+    /// Whoever resumes from the cursor misses nothing and keeps nothing that is gone, once told what the shard's last change
+    /// owes it.
     fn is_resumable(&self) -> bool {
-        !self.barrier.is_closed() && self.deletes.is_empty() && self.legs.are_settled()
+        !self.barrier.is_closed() && self.deletes.is_empty() && self.legs.are_told()
+    }
+
+    /// Where whoever resumes misses nothing and keeps nothing that is gone. As long as a change of the shard is not told by all members,
+    /// in the view before it: what it owes is told from there, and what was told of it once more.
+    fn place(&self) -> Option<Cow<'_, Cursor>> {
+        let cursor = &self.legs.cursor;
+        match self.is_resumable() {
+            false => None,
+            true if !self.legs.are_owed() => Some(Cow::Borrowed(cursor)),
+            true => self.view.before().map(|view| Cow::Owned(cursor.in_view_of(view))),
+        }
     }
 
     /// From here on versions can be resumed from, if the cursor can.
     pub(super) fn rebase(&mut self) {
-        if self.is_resumable() {
+        if self.is_resumable() && !self.legs.are_owed() {
             self.sent.rebase(&self.legs.cursor);
         } else {
             self.sent.poison();
@@ -48,14 +62,14 @@ impl WatchMerge {
     /// Sends a bookmark, if one may be sent.
     pub(super) fn bookmark(&mut self, out: &mut Output) {
         self.bookmarks.tried();
-        if !self.is_resumable() || self.acts.expired {
+        let Some(place) = self.place().filter(|_| !self.acts.expired) else {
             return;
-        }
+        };
         if !self.bookmarks.allowed {
             self.bookmarks.due = false;
             return;
         }
-        let cursor = self.barrier.no_less(&self.legs.cursor).encode();
+        let cursor = self.barrier.no_less(&place).encode();
         if cursor.is_ok_and(|cursor| self.emitter.bookmark(&cursor, false, out)) {
             self.bookmarks.sent();
             for leg in &mut self.legs.all {

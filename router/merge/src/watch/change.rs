@@ -1,11 +1,22 @@
 //! From one share of a member to another: what came is told, what left is found and told, the rest goes on.
 //!
-//! What came is read alone, as of some version at which the member has all of it, and the stream goes on from where it
-//! stood; of what came it says nothing up to that version. What left is in no event: where it is not known what the client
-//! holds, the member lists that (`listing`), and its state is compared with it.
+//! What came is read alone as of where the stream stands, and the stream goes on from there. Of a member that does not list
+//! what was there at a version it is read as of a later one; then the stream says nothing of it up to that. What left is in
+//! no event: where it is not known what the client holds, the member lists that (`listing`) as of where the stream stands.
 
 use crate::filter::NamespaceFilter;
 use crate::object_meta::ObjectMeta;
+
+/// How a leg gets to another share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It has what it had, and some more: that is read, and the stream goes on from where it stands.
+    Gains,
+    /// It has less, and maybe some more: what left is found first.
+    Loses,
+    /// What is there is compared with all that the client holds.
+    Whole,
+}
 
 /// A leg's share is another one than when the client came to where it stands.
 #[derive(Debug)]
@@ -14,6 +25,10 @@ pub(super) struct ShareChange {
     pub(super) held: Option<NamespaceFilter>,
     /// Only what came is read, else all.
     pub(super) entering: bool,
+    /// What came is read as of where the stream stands.
+    pub(super) exactly: bool,
+    /// Only what left is listed: nothing else is compared.
+    pub(super) leaving: bool,
     /// What came was told as of this version; 0: it is being told.
     pub(super) until: u64,
     /// The known objects are those that came alone.
@@ -28,6 +43,8 @@ impl ShareChange {
         Self {
             held,
             entering,
+            exactly: true,
+            leaving: false,
             until: 0,
             partial,
             starved: false,

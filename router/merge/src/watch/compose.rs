@@ -102,6 +102,17 @@ impl EventTemplate {
         object.to_string().into_bytes()
     }
 
+    /// An object of protobuf as events have it, in its envelope.
+    pub(super) fn envelope(&self, object: &[u8]) -> Vec<u8> {
+        let mut kind = Vec::new();
+        wire::put(&mut kind, wire::TYPE_META_VERSION, self.api_version.as_bytes());
+        wire::put(&mut kind, wire::TYPE_META_KIND, self.kind.as_bytes());
+        let mut envelope = wire::MAGIC.to_vec();
+        wire::put(&mut envelope, wire::UNKNOWN_TYPE_META, &kind);
+        wire::put(&mut envelope, wire::UNKNOWN_RAW, object);
+        envelope
+    }
+
     fn protobuf(&self, stub: Stub<'_>) -> Vec<u8> {
         let mut meta = Vec::new();
         for (number, text) in [
@@ -122,13 +133,7 @@ impl EventTemplate {
         }
         let mut object = Vec::new();
         wire::put(&mut object, wire::OBJECT_META, &meta);
-        let mut kind = Vec::new();
-        wire::put(&mut kind, wire::TYPE_META_VERSION, self.api_version.as_bytes());
-        wire::put(&mut kind, wire::TYPE_META_KIND, self.kind.as_bytes());
-        let mut envelope = wire::MAGIC.to_vec();
-        wire::put(&mut envelope, wire::UNKNOWN_TYPE_META, &kind);
-        wire::put(&mut envelope, wire::UNKNOWN_RAW, &object);
-        envelope
+        self.envelope(&object)
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::change::ShareChange;
 use super::decoder::FrameBytes;
 use super::event::{Event, EventType, refusal};
 use super::known::{KnownObject, Uid, write_key};
@@ -159,8 +160,7 @@ impl WatchMerge {
         // Before it moves: an event up to there is of the time that the known objects have behind them.
         let exact = self.legs.exact(leg);
         self.advance(leg, version);
-        let change = self.legs[leg].change.as_ref();
-        if !admitted || change.is_some_and(|change| change.has_told(&frame.event.meta, version)) {
+        if !admitted || self.has_told(leg, frame) {
             self.skip(leg, frame);
         } else if frame.event.event_type == EventType::Deleted {
             self.handle_deleted(leg, frame, !exact, out);
@@ -178,6 +178,15 @@ impl WatchMerge {
         self.arrive(leg, out);
     }
 
+    /// Whether the event is of what came to a leg, and was told with that. Who may have been told of it in an earlier stream hears of
+    /// what is gone since.
+    fn has_told(&self, leg: usize, frame: &Frame<'_>) -> bool {
+        let this = &self.legs[leg];
+        let told = |change: &&Box<ShareChange>| change.has_told(&frame.event.meta, frame.event.version);
+        let gone = frame.event.event_type == EventType::Deleted && !this.has(frame.key);
+        this.change.as_ref().filter(told).is_some() && !(self.older_view && gone)
+    }
+
     fn handle_initial(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {
         if frame.event.event_type == EventType::Deleted {
             self.handle_deleted(leg, frame, true, out);
@@ -189,7 +198,7 @@ impl WatchMerge {
 
     fn handle_resync(&mut self, leg: usize, frame: &Frame<'_>, cause: ResyncCause, out: &mut Output) {
         let told = self.legs.position(leg).version();
-        let told = told.filter(|_| cause != ResyncCause::Replanned).unwrap_or(0);
+        let told = told.filter(|_| !cause.reads_all()).unwrap_or(0);
         let Some(known) = &mut self.legs[leg].known else {
             return;
         };

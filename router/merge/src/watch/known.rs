@@ -203,6 +203,14 @@ impl KnownObjects {
         self.pass = self.pass.wrapping_add(1);
     }
 
+    /// Takes these out, in the order of their keys.
+    pub(super) fn extract(&mut self, which: impl Fn(&str) -> bool) -> Vec<(Box<str>, KnownObject)> {
+        let mut these: Vec<_> = self.keys.extract_if(|key, _| which(key)).collect();
+        these.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        self.release(these.iter().map(|(key, _)| key.len() + PER_KEY).sum());
+        these
+    }
+
     /// What this pass did not see of what it `read`, in the order of the keys: the same input makes the same stream. It is
     /// taken out.
     pub(super) fn sweep(&mut self, read: impl Fn(&str) -> bool) -> Vec<(Box<str>, KnownObject)> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::budget::Budget;
-use super::change::ShareChange;
+use super::change::{ShareChange, Way};
 use super::decoder::FrameDecoder;
 use super::known::{KnownObject, KnownObjects};
 use super::state::{LegState, ResyncCause};
@@ -25,6 +25,8 @@ pub(super) struct Leg {
     pub(super) selector_hash: u64,
     /// From another share on the way to this one.
     pub(super) change: Option<Box<ShareChange>>,
+    /// Whose objects were the caller's before the leg began to receive what left others; `None`: nobody's, or not known.
+    pub(super) before: Option<Box<NamespaceFilter>>,
     pub(super) start: Start,
     pub(super) state: LegState,
     pub(super) stream: LegStream,
@@ -34,6 +36,9 @@ pub(super) struct Leg {
     pub(super) exact_from: u64,
     /// The highest resourceVersion read of this member.
     pub(super) seen: u64,
+    /// What came to it was another leg's: whether that is there now, a list of what was there where its stream stands does not
+    /// tell.
+    pub(super) takes_over: bool,
     /// Objects have to be sent again that were passed over for another leg's.
     pub(super) resend: bool,
     /// Its member sends no marker: it is asked without watch-list.
@@ -70,6 +75,7 @@ impl Leg {
             request_hash: spec.request_hash,
             selector_hash: spec.selector_hash,
             change: None,
+            before: None,
             start: spec.start,
             state: LegState::starting(spec.start),
             stream: LegStream {
@@ -79,6 +85,7 @@ impl Leg {
             known: None,
             exact_from: 0,
             seen: 0,
+            takes_over: false,
             resend: false,
             without_watch_list: false,
             given_up: false,
@@ -104,6 +111,9 @@ impl Leg {
     /// Asks from now on as the new plan has it. Whose objects were the caller's before.
     pub(super) fn adopt(&mut self, spec: WatchLeg) -> Option<NamespaceFilter> {
         let before = self.owned().cloned();
+        if !self.state.receives() {
+            self.before = before.clone().map(Box::new);
+        }
         self.slot = spec.slot;
         self.filter = spec.filter;
         self.share = spec.share;
@@ -114,12 +124,10 @@ impl Leg {
 
     /// As [`Leg::begin_resync`], of all that is the caller's.
     pub(super) fn begin_whole_resync(&mut self, cause: ResyncCause) -> Start {
-        let entered = self.is_entering();
+        let entered = self.entered();
         self.change = None;
         let start = self.begin_resync(cause);
-        if entered {
-            self.state.mark_dirty();
-        }
+        self.state.note_entered(entered);
         start
     }
 
@@ -156,25 +164,43 @@ impl Leg {
         self.change.as_ref().is_some_and(|change| change.entering)
     }
 
+    /// Whether what came is told as of where the stream stands, if it is on the way.
+    fn entered(&self) -> Option<bool> {
+        let change = self.change.as_ref().filter(|change| change.entering);
+        change.map(|change| change.exactly)
+    }
+
     /// The known objects are not all that the client holds.
     pub(super) fn knows_partly(&self) -> bool {
         self.change.as_ref().is_some_and(|change| change.partial)
     }
 
-    /// Whether under `spec` the leg has what it has, and some more, asked for in the same way.
-    pub(super) fn only_gains(&self, spec: &WatchLeg) -> bool {
+    /// Whether an object that left another leg may turn up here.
+    pub(super) fn awaits(&self, key: &str) -> bool {
+        let (namespace, name) = key.split_once('/').unwrap_or_default();
+        let admits = |filter: &NamespaceFilter| filter.admits_key(namespace, name);
+        self.state.receives() && self.owned().is_none_or(admits) && !self.before.as_deref().is_some_and(admits)
+    }
+
+    /// Whether under `spec` the same is the caller's as before.
+    pub(super) fn shares_as(&self, spec: &WatchLeg) -> bool {
+        self.share == spec.share && self.selector_hash == spec.selector_hash
+    }
+
+    /// How the leg can be told of its share under `spec` from where its stream stands, asked in the same way.
+    pub(super) fn way_to(&self, spec: &WatchLeg) -> Way {
         let (Some(before), Some(after)) = (&self.share, &spec.share) else {
-            return false;
+            return Way::Whole;
         };
-        let ready = match self.state {
-            LegState::Live => self.change.is_none() || self.is_entering(),
-            LegState::Resync { .. } => self.is_entering(),
-            _ => false,
-        };
-        ready
-            && self.selector_hash == spec.selector_hash
-            && self.filter.is_some() == spec.filter.is_some()
-            && before.beyond(after).is_some_and(|left| left.is_empty())
+        let same = self.selector_hash == spec.selector_hash && self.filter.is_some() == spec.filter.is_some();
+        let settled = self.state.is_live() && self.change.is_none();
+        let entering = self.is_entering() && (self.state.is_live() || self.state.is_resync());
+        let gains = before.beyond(after).is_some_and(|left| left.is_empty());
+        match (same, gains) {
+            (true, true) if settled || entering => Way::Gains,
+            (true, false) if settled => Way::Loses,
+            _ => Way::Whole,
+        }
     }
 
     /// Whether the client may be taken to hold what came back under `spec`, while what it held of an older view is being
@@ -193,35 +219,77 @@ impl Leg {
         listed || known
     }
 
-    /// Reads what came alone.
+    /// Reads what came alone. `at`: where its stream stands.
     pub(super) fn begin_entering(
         &mut self,
         held: Option<NamespaceFilter>,
-        exact: bool,
+        (exact, at): (bool, u64),
         nothing: KnownObjects,
     ) -> Start {
         let change = self
             .change
             .get_or_insert_with(|| Box::new(ShareChange::of(held, true, !exact)));
         change.until = 0;
+        change.exactly &= !self.takes_over;
         self.known.get_or_insert_with(|| Box::new(nothing));
-        self.begin_resync(ResyncCause::Replanned)
+        self.enter(ResyncCause::Replanned, at)
+    }
+
+    /// Reads what came, once more.
+    pub(super) fn enter(&mut self, cause: ResyncCause, at: u64) -> Start {
+        let otherwise = self.begin_resync(cause);
+        let exactly = self.change.as_ref().is_some_and(|change| change.exactly);
+        if exactly { Start::Came(at) } else { otherwise }
+    }
+
+    /// Whether anything came with the share that is told.
+    pub(super) fn has_gained(&self, held: Option<&NamespaceFilter>) -> bool {
+        let (Some(owned), Some(held)) = (self.owned(), held) else {
+            return true;
+        };
+        owned.beyond(held).is_none_or(|came| !came.is_empty())
+    }
+
+    /// The client may hold more of it than its position says, or less.
+    pub(super) fn is_untold(&self, at: u64) -> bool {
+        let untold = match &self.change {
+            // As of where the stream stands there is nothing more to it than to tell it again.
+            Some(change) if change.entering => !(change.exactly || (1..=at).contains(&change.until)),
+            _ => self.state.is_dirty(),
+        };
+        untold || self.resend
+    }
+
+    /// It is on its way to another share, or may receive what left others.
+    pub(super) fn is_owed(&self) -> bool {
+        let changes = self
+            .change
+            .as_ref()
+            .is_some_and(|change| change.entering || change.leaving);
+        changes || (self.state.is_resync() && self.state.receives())
+    }
+
+    /// Has what left of its share listed.
+    pub(super) fn begin_leaving(&mut self, held: Option<NamespaceFilter>, nothing: KnownObjects) {
+        self.begin_listing(held, ResyncCause::Replanned, nothing);
+        if let Some(change) = &mut self.change {
+            change.leaving = true;
+        }
     }
 
     /// Has what the client holds listed; what is known of what came is kept. `held`: whose it is, if the share has just
     /// changed.
     pub(super) fn begin_listing(&mut self, held: Option<NamespaceFilter>, cause: ResyncCause, nothing: KnownObjects) {
         self.stream.reset();
-        let entered = self.is_entering();
+        let entered = self.entered();
         let change = self
             .change
             .get_or_insert_with(|| Box::new(ShareChange::of(held, false, true)));
         change.entering = false;
+        change.leaving = false;
         self.known.get_or_insert_with(|| Box::new(nothing));
         self.state.begin_listing(cause);
-        if entered {
-            self.state.mark_dirty();
-        }
+        self.state.note_entered(entered);
     }
 
     /// What is being listed may have this name, which is another leg's by now.

@@ -7,6 +7,7 @@ use super::budget::Budget;
 use super::decoder::FrameDecoder;
 use super::known::KnownObjects;
 use super::leg::Leg;
+use super::pending::PendingDeletes;
 use super::state::LegState;
 use super::{Start, WatchLeg};
 use crate::cursor::{Cursor, Slot};
@@ -66,7 +67,7 @@ impl Legs {
     /// Adds a leg. `names`: it is one of several that have each name once.
     pub(super) fn admit(&mut self, spec: WatchLeg, names: bool) -> &mut Leg {
         let position = match spec.start {
-            Start::At(version) | Start::Exact(version) => Slot::At(version),
+            Start::At(version) | Start::Exact(version) | Start::Came(version) => Slot::At(version),
             Start::Any | Start::Recent | Start::Sync => Slot::Sync,
         };
         self.cursor.set(spec.slot, position);
@@ -123,15 +124,27 @@ impl Legs {
         self.all.iter().any(|leg| leg.state.is_resync() && leg.state.receives())
     }
 
+    /// Whether an object that left some leg may turn up in another, in a union of names in any.
+    pub(super) fn awaits(&self, key: &str) -> bool {
+        self.all
+            .iter()
+            .any(|leg| leg.awaits(key) || (self.unique && leg.state.receives()))
+    }
+
     /// Some leg may receive what left others.
     pub(super) fn is_receiving(&self) -> bool {
         self.all.iter().any(|leg| leg.state.receives())
     }
 
-    /// The cursor says all of what the client holds, and of which member.
-    pub(super) fn are_settled(&self) -> bool {
-        let unsettled = |leg: &Leg| leg.state.is_dirty() || leg.resend || leg.is_entering();
-        self.provisional.is_empty() && !self.is_handing_over() && !self.all.iter().any(unsettled)
+    /// The cursor says all of what the client holds, and of which member, but for what a change of the shard owes it.
+    pub(super) fn are_told(&self) -> bool {
+        let untold = |leg: usize| self.all[leg].is_untold(self.position(leg).version().unwrap_or(0));
+        self.provisional.is_empty() && !(self.unique && self.is_handing_over()) && !(0..self.all.len()).any(untold)
+    }
+
+    /// Some leg has not told all of a change of the shard.
+    pub(super) fn are_owed(&self) -> bool {
+        self.all.iter().any(Leg::is_owed)
     }
 
     /// Whether keys may be kept of any leg.
@@ -144,11 +157,11 @@ impl Legs {
         self.memory = Some(memory);
     }
 
-    /// After legs have changed their states. `deleting`: deletions wait, and may be about what came elsewhere.
-    pub(super) fn refresh(&mut self, deleting: bool) {
+    /// After legs have changed their states. `deletes`: what waits may be about what came elsewhere.
+    pub(super) fn refresh(&mut self, deletes: &PendingDeletes) {
         self.receiving = self.is_receiving();
-        if !(deleting || self.receiving) {
-            self.settle_changes();
+        self.settle_changes(deletes);
+        if deletes.is_empty() && !self.receiving {
             (0..self.all.len()).for_each(|leg| self.give_way(leg));
         }
         if !self.names_unknown() {
@@ -231,15 +244,31 @@ impl Legs {
     }
 
     /// Changes that are over, once no deletion can be about what came.
-    fn settle_changes(&mut self) {
+    fn settle_changes(&mut self, deletes: &PendingDeletes) {
         for leg in 0..self.all.len() {
-            if self.has_arrived(leg) {
+            let wanted = || self.is_wanted(leg) || deletes.keys().any(|key| self.all[leg].has(key));
+            if self.has_arrived(leg) && !wanted() {
                 let this = &mut self.all[leg];
                 if this.change.take().is_some_and(|change| change.partial) {
                     this.known = None;
                 }
             }
         }
+    }
+
+    /// Whether another leg may yet be found to have lost what came to this one.
+    fn is_wanted(&self, leg: usize) -> bool {
+        let this = &self.all[leg];
+        let held = this.change.as_ref().and_then(|change| change.held.as_ref());
+        let (Some(owned), Some(held)) = (this.owned(), held) else {
+            return self.receiving;
+        };
+        let loses = |other: &Leg| {
+            let before = other.before.as_deref();
+            other.is_owed() && before.is_none_or(|before| owned.shares_beyond(held, before))
+        };
+        let mut others = self.all.iter().enumerate().filter(|(other, _)| *other != leg);
+        others.any(|(_, other)| loses(other))
     }
 
     /// What a live leg's member can list again is not kept where others may need the room to be mended.
@@ -257,10 +286,5 @@ impl Legs {
         if !self.receiving {
             self.give_way(leg);
         }
-    }
-
-    /// Of some leg what came with its share is being told.
-    pub(super) fn is_entering(&self) -> bool {
-        self.all.iter().any(Leg::is_entering)
     }
 }

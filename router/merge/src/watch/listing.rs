@@ -16,6 +16,8 @@ use crate::object_meta::json_item;
 pub struct Listing {
     known: KnownObjects,
     owned: Option<NamespaceFilter>,
+    /// Only what is not of this: what left.
+    without: Option<NamespaceFilter>,
 }
 
 /// Why a page cannot be used.
@@ -57,7 +59,8 @@ impl Listing {
         for item in page.items {
             let meta = json_item(item.get().as_bytes()).ok_or(ListingFault::NotAList)?;
             let version = meta.resource_version.parse().map_err(|_| ListingFault::NotAList)?;
-            if self.owned.as_ref().is_some_and(|owned| !owned.admits_object(&meta)) {
+            let held = self.owned.as_ref().is_none_or(|owned| owned.admits_object(&meta));
+            if !held || self.without.as_ref().is_some_and(|stays| stays.admits_object(&meta)) {
                 continue;
             }
             write_key(&mut key, &meta);
@@ -77,9 +80,11 @@ impl WatchMerge {
             Some(change) => change.held.clone(),
             None => this.owned().cloned(),
         };
+        let leaving = this.change.as_ref().filter(|change| change.leaving);
         Listing {
             known: self.legs.nothing_known(),
             owned,
+            without: leaving.and_then(|_| this.owned().cloned()),
         }
     }
 
@@ -90,13 +95,25 @@ impl WatchMerge {
             return self.next_act();
         }
         let mut known = listing.known;
-        let starved = this.change.take().is_some_and(|change| change.starved);
+        let change = this.change.take();
+        let starved = change.as_ref().is_some_and(|change| change.starved);
         if starved || this.known.take().is_some_and(|told| !known.take_over(*told)) {
             self.out_of_memory(leg);
             return self.next_act();
         }
-        this.known = Some(Box::new(known));
-        let start = this.begin_resync(ResyncCause::Recovery);
+        let start = match change.filter(|change| change.leaving) {
+            Some(change) => {
+                this.state.complete();
+                let at = self.legs.position(leg).version().unwrap_or(0);
+                self.leave_behind(leg, known.drain(), at);
+                self.bookmarks.due = true;
+                self.go_on_with(leg, change.held, (false, at))
+            }
+            None => {
+                this.known = Some(Box::new(known));
+                this.begin_resync(ResyncCause::Recovery)
+            }
+        };
         self.acts.restart(leg, start);
         self.proceed(out);
         self.next_act()
@@ -116,18 +133,34 @@ impl WatchMerge {
         );
     }
 
-    /// The only objects that the leg's stream is read for, as a field selector, if that can be said.
+    /// The only objects that the leg's stream is read for, or that are listed of it, as a field selector, if that can be
+    /// said.
     pub fn selects_only(&self, leg: usize) -> Option<String> {
         let this = &self.legs[leg];
-        let change = this
-            .change
-            .as_ref()
-            .filter(|change| change.entering && this.state.is_resync())?;
-        let owned = this.owned()?;
-        match &*owned.beyond(change.held.as_ref()?)? {
-            [name] => Some(owned.field_selector(name)),
+        let change = this.change.as_ref().filter(|_| this.state.is_resync())?;
+        let (owned, held) = (this.owned()?, change.held.as_ref()?);
+        let (of, beyond) = match (change.entering, change.leaving) {
+            (true, _) => (owned, held),
+            (false, true) => (held, owned),
+            (false, false) => return None,
+        };
+        match &*of.beyond(beyond)? {
+            [name] => Some(of.field_selector(name)),
             _ => None,
         }
+    }
+
+    /// The leg's member does not list what was there where its stream stands: what came is read by a watch, as of later.
+    pub fn reads_what_came_by_watching(&mut self, leg: usize) -> Option<Act> {
+        let this = &mut self.legs[leg];
+        if let Some(change) = &mut this.change {
+            change.exactly = false;
+        }
+        if this.is_entering() && this.state.is_resync() && !self.acts.expired {
+            let start = this.begin_resync(ResyncCause::Recovery);
+            self.acts.restart(leg, start);
+        }
+        self.next_act()
     }
 
     /// Whether the leg's next bookmark is waited for: the sooner it comes the better.
@@ -144,10 +177,9 @@ impl WatchMerge {
         this.is_entering() && this.state.is_resync()
     }
 
-    /// Whether a change of the shard is being told: until it is, no bookmark is of the new view, and no older one will be
-    /// good.
-    pub fn is_changing(&self) -> bool {
-        self.legs.is_handing_over() || self.legs.is_entering()
+    /// Whether the leg is being told of a change of the shard: until it is, no bookmark is of the new view.
+    pub fn is_changing(&self, leg: usize) -> bool {
+        self.legs[leg].is_owed()
     }
 
     /// What came is told as of `version`: on from where the stream stood.

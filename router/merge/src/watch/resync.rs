@@ -29,7 +29,12 @@ impl WatchMerge {
                 self.forget(leg);
                 Some(start)
             }
-            (LegState::Resync { .. }, _) if this.is_entering() => Some(this.begin_resync(ResyncCause::Recovery)),
+            (LegState::Resync { .. }, Slot::At(at)) if this.is_entering() => {
+                if let Some(change) = this.change.as_mut().filter(|_| expired) {
+                    change.exactly = false;
+                }
+                Some(this.enter(ResyncCause::Recovery, at))
+            }
             _ if exact => Some(this.begin_whole_resync(ResyncCause::Recovery)),
             (LegState::Live, _) => {
                 let held = this.owned().cloned();
@@ -161,7 +166,12 @@ impl WatchMerge {
             self.open_barrier(out);
         }
         self.emit_deletes(out);
-        self.legs.refresh(!self.deletes.is_empty());
+        self.legs.refresh(&self.deletes);
+        if self.deletes.is_empty() && !self.legs.are_owed() && self.view.catch_up() {
+            self.older_view = false;
+            self.bookmarks.due = true;
+            self.bookmarks.moved = true;
+        }
         self.rebase();
         self.read_buffered(out);
     }
@@ -174,10 +184,10 @@ impl WatchMerge {
     /// Tells what has left and is in no leg, once it can be nowhere and may be told. Of what type it is a member must have
     /// said.
     fn emit_deletes(&mut self, out: &mut Output) {
-        let early = self.barrier.is_closed() || !self.emitter.knows_type();
-        let early = early || self.legs.names_unknown() || self.legs.is_receiving();
+        let early = self.barrier.is_closed() || !self.emitter.knows_type() || self.legs.names_unknown();
         let untold = !early && self.whole_objects && !self.emitter.tells_metadata();
-        self.untold = untold && self.deletes.keys().any(|key| self.legs.holder(key).is_none());
+        let gone = |key: &str| !self.legs.awaits(key) && self.legs.holder(key).is_none();
+        self.untold = untold && self.deletes.keys().any(|key| gone(key));
         if self.untold && self.order.is_kept() {
             // An only member's version stands for itself, wherever the client comes with it: nothing may be told behind it.
             self.expire_untold();
@@ -186,8 +196,12 @@ impl WatchMerge {
             // They stay: no version behind what was not told is a place to resume from.
             return;
         }
+        let told = self.deletes.keys().filter(|key| !self.legs.awaits(key));
         // One by one: as long as some are left, no bookmark is safe.
-        while let Some((key, delete)) = self.deletes.pop_first() {
+        for key in told.cloned().collect::<Vec<_>>() {
+            let Some(delete) = self.deletes.remove(&key) else {
+                continue;
+            };
             match self.legs.holder(&key) {
                 None => self.emit_deleted(&key, &delete, out),
                 Some(leg) if self.legs.unique => self.resend(leg, &key),

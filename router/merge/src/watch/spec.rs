@@ -80,6 +80,10 @@ pub enum Start {
     /// No watch: a LIST of metadata with `resourceVersionMatch=Exact` at this version, asked as the plan before had it if
     /// the plan has just changed, for [`super::WatchMerge::listed`].
     Exact(u64),
+    /// No watch either: a LIST of whole objects with `resourceVersionMatch=Exact` at this version, to be pushed as the events
+    /// that [`super::Came`] makes of it. Of members that do not list so the core must know
+    /// ([`super::WatchMerge::reads_what_came_by_watching`]).
+    Came(u64),
 }
 
 /// What the side that does the IO is to do.

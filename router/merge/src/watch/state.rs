@@ -30,7 +30,7 @@ pub(super) enum LegState {
     },
     /// The member's state, to be compared with the known objects.
     Resync {
-        /// Why, if for several reasons the strongest.
+        /// Why, for all reasons together.
         cause: ResyncCause,
         /// Some of the differences were emitted, and no position says which.
         dirty: bool,
@@ -41,22 +41,48 @@ pub(super) enum LegState {
     Live,
 }
 
-/// Why a leg's state is compared once more, in order of strength.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Why a leg's state is compared once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResyncCause {
     /// Its stream was lost, or its version compacted.
     Recovery,
-    /// Objects that left other legs may be here: nothing is told as deleted before it is through.
+    /// It is asked in another way for what is the caller's as before: nothing came here from elsewhere, but what was there
+    /// and was not told may be found.
+    Asked,
+    /// Objects that left other legs may be here: none of these is told as deleted before it is through.
     Handover,
     /// A handover to a leg that is asked for other objects than the known ones.
     Replanned,
+}
+
+impl ResyncCause {
+    /// Both: what either of them asks for is done.
+    fn and(self, other: Self) -> Self {
+        let receives = self.receives() || other.receives();
+        match (self.reads_all() || other.reads_all(), receives) {
+            (false, false) => Self::Recovery,
+            (true, false) => Self::Asked,
+            (false, true) => Self::Handover,
+            (true, true) => Self::Replanned,
+        }
+    }
+
+    /// What left other legs may turn up here.
+    fn receives(self) -> bool {
+        matches!(self, Self::Handover | Self::Replanned)
+    }
+
+    /// Also what is older than what the client has of the member may be news to it.
+    pub(super) fn reads_all(self) -> bool {
+        matches!(self, Self::Asked | Self::Replanned)
+    }
 }
 
 impl LegState {
     /// Before the first frame.
     pub(super) fn starting(start: Start) -> Self {
         match start {
-            Start::At(_) | Start::Exact(_) => Self::Live,
+            Start::At(_) | Start::Exact(_) | Start::Came(_) => Self::Live,
             Start::Any | Start::Recent | Start::Sync => Self::Initial {
                 dirty: false,
                 replanned: false,
@@ -73,7 +99,7 @@ impl LegState {
             Self::Inventory | Self::Live => (ResyncCause::Recovery, false),
         };
         *self = Self::Resync {
-            cause: cause.max(before),
+            cause: cause.and(before),
             dirty,
             caught_up,
         };
@@ -100,6 +126,15 @@ impl LegState {
     pub(super) fn mark_dirty(&mut self) {
         if let Self::Initial { dirty, .. } | Self::Resync { dirty, .. } | Self::Listing { dirty, .. } = self {
             *dirty = true;
+        }
+    }
+
+    /// What came with a share was on the way before, as of where the stream stands (`Some(true)`: then no more was told of it than
+    /// the position says) or of later.
+    pub(super) fn note_entered(&mut self, exactly: Option<bool>) {
+        let Some(exactly) = exactly else { return };
+        if let Self::Resync { dirty, .. } | Self::Listing { dirty, .. } = self {
+            *dirty = !exactly;
         }
     }
 
@@ -132,7 +167,7 @@ impl LegState {
     pub(super) fn receives(self) -> bool {
         match self {
             Self::Initial { replanned, .. } => replanned,
-            Self::Resync { cause, .. } | Self::Listing { cause, .. } => cause > ResyncCause::Recovery,
+            Self::Resync { cause, .. } | Self::Listing { cause, .. } => cause.receives(),
             Self::Inventory | Self::Live => false,
         }
     }
@@ -143,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resync_keeps_what_was_emitted_and_its_strongest_cause() {
+    fn a_resync_keeps_what_was_emitted_and_all_its_causes() {
         let mut state = LegState::starting(Start::Sync);
         assert!(!state.is_dirty() && !state.receives());
         state.mark_dirty();
@@ -161,6 +196,34 @@ mod tests {
         assert_eq!((state.complete(), state), (expected, LegState::Live));
         state.begin_resync(ResyncCause::Recovery, 9);
         assert!(!state.is_dirty() && !state.receives());
+    }
+
+    #[test]
+    fn who_is_merely_asked_in_another_way_receives_nothing() {
+        use ResyncCause::{Asked, Handover, Recovery, Replanned};
+        for (one, other, both) in [
+            (Recovery, Recovery, Recovery),
+            (Recovery, Asked, Asked),
+            (Asked, Asked, Asked),
+            (Recovery, Handover, Handover),
+            (Asked, Handover, Replanned),
+            (Asked, Replanned, Replanned),
+        ] {
+            for (one, other) in [(one, other), (other, one)] {
+                let mut state = LegState::starting(Start::At(3));
+                state.begin_listing(one);
+                state.begin_resync(other, 5);
+                let LegState::Resync { cause, .. } = state else {
+                    panic!("{state:?}");
+                };
+                assert_eq!(cause, both, "{one:?} and {other:?}");
+                let receives = matches!(both, Handover | Replanned);
+                assert_eq!(
+                    (state.receives(), cause.reads_all()),
+                    (receives, matches!(both, Asked | Replanned))
+                );
+            }
+        }
     }
 
     #[test]

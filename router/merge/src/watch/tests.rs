@@ -405,16 +405,27 @@ fn what_came_is_asked_for_alone_where_it_has_a_name() {
         acts => panic!("{acts:?}"),
     };
     let acts = merge.replan(&universe, vec![spec(&["ns", "more"])], &mut out);
-    assert_eq!(asked(acts), Start::Sync);
+    assert_eq!(asked(acts), Start::Came(5), "as of where the stream stands");
     assert_eq!(merge.selects_only(0).as_deref(), Some("metadata.namespace=more"));
-    assert!(merge.is_changing() && !merge.is_catching_up(0));
+    let act = merge.reads_what_came_by_watching(0);
+    assert_eq!(
+        asked(act.into_iter().collect()),
+        Start::Sync,
+        "its member does not list so"
+    );
+    assert!(merge.is_changing(0) && !merge.is_catching_up(0));
     let act = merge.push(0, bookmark(9, true).into(), &mut out).unwrap();
     assert_eq!(asked(act.into_iter().collect()), Start::At(5));
-    assert!(merge.is_changing() && merge.is_catching_up(0) && merge.selects_only(0).is_none());
+    assert!(merge.is_changing(0) && merge.is_catching_up(0) && merge.selects_only(0).is_none());
     merge.push(0, bookmark(9, false).into(), &mut out).unwrap();
-    assert!(!merge.is_changing() && !merge.is_catching_up(0));
+    assert!(!merge.is_changing(0) && !merge.is_catching_up(0));
     let acts = merge.replan(&universe, vec![spec(&["more"])], &mut out);
     assert_eq!(asked(acts), Start::Exact(9), "what the client holds in it is not known");
+    assert_eq!(
+        merge.selects_only(0).as_deref(),
+        Some("metadata.namespace=ns"),
+        "what left"
+    );
     assert_eq!(
         merge.lost(0),
         Act::Restart {

@@ -1,6 +1,6 @@
 //! A client's cache, and the laws that every event must keep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_merge::cursor::is_cursor;
 use portolan_merge::watch::WatchFormat;
@@ -49,6 +49,8 @@ pub(crate) struct Client {
     pub(crate) told_gone: bool,
     /// Resumed with a cursor of an older view: of what came and went since it may be told that it is gone.
     pub(crate) came_and_went: bool,
+    /// Of these namespaces, whose owner changed since its view, it may be told what it has been told already.
+    pub(crate) retold: BTreeSet<String>,
     pub(crate) bookmarks: usize,
     pub(crate) events: usize,
 }
@@ -69,6 +71,7 @@ impl Client {
             replay: false,
             told_gone: false,
             came_and_went: false,
+            retold: BTreeSet::new(),
             bookmarks: 0,
             events: 0,
         }
@@ -93,6 +96,7 @@ impl Client {
         self.read.clear();
         self.past.clear();
         let anew = self.resume.is_none();
+        self.retold.clear();
         self.replay &= !anew;
         self.told_gone &= !anew;
         self.came_and_went &= !anew;
@@ -149,7 +153,8 @@ impl Client {
                 // After a resume nobody knows which member's object of a name the client holds: it may be told again.
                 let replay = self.replay || truth.setting.unique;
                 if let Some((uid, known)) = held.filter(|(uid, _)| *uid == object.uid) {
-                    let back = self.replay || truth.went_back(*known);
+                    let retold = self.retold.contains(&key.0);
+                    let back = self.replay || retold || truth.went_back(*known);
                     let replay = replay || back;
                     assert!(replay || *known < version, "twice: {seen:?}, {uid} known at {known}");
                     assert!(back || *known <= version, "back: {seen:?}, {uid} known at {known}");

@@ -210,6 +210,18 @@ impl Member {
             Start::At(version) if version < self.compacted => stream.fail(410, "Expired"),
             Start::At(version) if version > self.version => stream.fail(504, "Timeout"),
             Start::At(version) => stream.position = version,
+            Start::Came(version) if version < self.compacted => stream.fail(410, "Expired"),
+            Start::Came(version) => {
+                stream.position = version;
+                for object in self.objects_at(version).values() {
+                    if stream.asked.fits(object) {
+                        stream.event("ADDED", object, object.version);
+                    }
+                }
+                // No watch: nothing follows.
+                stream.mark(true);
+                stream.ended = true;
+            }
             Start::Any | Start::Recent | Start::Sync | Start::Exact(_) => {
                 stream.position = self
                     .version

@@ -38,6 +38,8 @@ pub(crate) struct Setting {
     pub(crate) days: bool,
     /// The client reads whole objects only.
     pub(crate) whole: bool,
+    /// Agents do not vouch for labels, of members that are away or well.
+    pub(crate) silence: bool,
 }
 
 #[derive(Debug)]
@@ -221,6 +223,37 @@ impl Truth {
             }
             for member in &mut truth.members {
                 member.configured = member.version;
+            }
+        });
+    }
+
+    /// Namespaces whose owner is another since that view of the shard, or was in between.
+    pub(crate) fn changed_since(&self, revision: u64) -> BTreeSet<String> {
+        let from = usize::try_from(revision).unwrap_or(usize::MAX);
+        let views = self.views.get(from..).unwrap_or_default();
+        let changed = |namespace: &&str| {
+            views
+                .windows(2)
+                .any(|pair| pair[0].get(namespace) != pair[1].get(namespace))
+        };
+        NAMESPACES
+            .iter()
+            .filter(|namespace| changed(namespace))
+            .map(|namespace| (*namespace).to_owned())
+            .collect()
+    }
+
+    /// A namespace that is nobody's is this member's from now on, or the other way round. `absent`: which member cannot be
+    /// reached.
+    pub(crate) fn grant_or_take(&mut self, namespace: &'static str, member: usize, absent: Option<usize>) {
+        self.record(|truth| {
+            let owned = truth.shard.owner.contains_key(namespace);
+            truth.shard.hand_over(namespace, (!owned).then_some(member));
+            truth.views.push(truth.shard.owner.clone());
+            for (index, store) in truth.members.iter_mut().enumerate() {
+                if Some(index) != absent {
+                    store.configured = store.version;
+                }
             }
         });
     }

@@ -8,6 +8,7 @@ use portolan_merge::cursor::Universe;
 use portolan_merge::resume::{ResumeBounds, Stream as Resumable};
 use portolan_merge::watch::{Act, Budget, Expiry, Output, Sent, Start, WatchFormat, WatchLeg, WatchMerge};
 
+mod away;
 mod connect;
 mod faults;
 mod list;
@@ -111,6 +112,7 @@ pub(crate) struct Tally {
     pub(crate) days: usize,
     pub(crate) forgotten_views: usize,
     pub(crate) only_member: usize,
+    pub(crate) outlasted: usize,
 }
 
 pub(crate) struct World {
@@ -150,6 +152,9 @@ impl World {
             self.step();
             if step == rests && self.dice.percent(30) {
                 self.rest();
+            }
+            if step % 40 == rests % 40 && self.truth.setting.silence {
+                self.outlast();
             }
         }
         self.client.remembers = self.dice.percent(40);

@@ -105,7 +105,7 @@ impl Wish {
     pub(super) fn of(start: Start, plain: bool) -> LegQuery {
         let begin = match (start, plain) {
             (Start::At(0), _) => Begin::Latest,
-            (Start::At(version) | Start::Exact(version), _) => Begin::At(version),
+            (Start::At(version) | Start::Exact(version) | Start::Came(version), _) => Begin::At(version),
             // A watch-list that may be as old as the member's cache: the marker tells where what was there ends.
             (Start::Any, false) => {
                 let mut query = Begin::Sync { not_older: None }.query();
@@ -177,7 +177,7 @@ impl Shared {
     }
 
     /// A row without its object's metadata says nothing of version and namespace. Other answers than Tables do not heed it.
-    fn include_object(&self) -> Param {
+    pub(super) fn include_object(&self) -> Param {
         if self.hides_objects() {
             Param::Set("Metadata".to_owned())
         } else {

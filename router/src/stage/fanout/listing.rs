@@ -1,5 +1,5 @@
-//! What a client holds of one member, told in an earlier stream: the member lists it, page by page, as of where the client
-//! stands.
+//! What a client holds of one member, told in an earlier stream, and what came to its share: the member lists it, page by
+//! page, as of where the client stands.
 //!
 //! One change of a shard makes many watches ask at once, so they take turns: some of each member, fewer of each caller, and
 //! so many pages in all. A member that will not list, or not in a form that can be read, ends the watch with 410; one that
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 use portolan_merge::query::{LegQuery, Param};
-use portolan_merge::watch::{Listing, ListingFault};
+use portolan_merge::watch::{Came, CameFault, Listing, ListingFault};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
@@ -23,6 +23,7 @@ use crate::decision::plan::FanLeg;
 use crate::resource::keyed::Keyed;
 use crate::resource::upstream::{Body, BodyError, gather};
 use crate::value::fault::Fault;
+use crate::value::media::Shape;
 use crate::value::snapshot::CallerId;
 
 /// Objects of a page, and the bytes that a page may have: fewer are asked for when those are too many. More than the largest
@@ -48,12 +49,35 @@ pub(crate) struct Turns {
 /// A leg whose member lists what the client holds.
 pub(super) type ListingLeg = Pin<Box<dyn Future<Output = Result<Listing, NotListed>> + Send>>;
 
+/// What came to a leg, as far as it is not read.
+pub(super) struct Coming {
+    shared: Arc<Shared>,
+    leg: FanLeg,
+    asks: Asks,
+    came: Came,
+    token: Option<String>,
+    limit: u32,
+    until: Instant,
+}
+
+/// A leg whose member lists what came: events, and what is to be read after them.
+pub(super) type ComingLeg = Pin<Box<dyn Future<Output = Result<(Bytes, Option<Box<Coming>>), NotListed>> + Send>>;
+
+/// What a member is to list.
+struct Asks {
+    version: u64,
+    accept: HeaderValue,
+    include_object: Param,
+    /// The only objects that are wanted, as a field selector.
+    fields: Option<String>,
+}
+
 /// Why there is no list.
 #[derive(Debug)]
 pub(super) enum NotListed {
     /// No memory is left for it.
     NoMemory,
-    /// The member will not list it, however often it is asked.
+    /// The member will not list it, however often it is asked so.
     Never(String),
     /// What it answered cannot be read.
     Unreadable(String),
@@ -72,34 +96,114 @@ impl Default for Turns {
 }
 
 /// Has the member list what the client holds: `leg` is as the client was answered from, with the hold and target of now.
-pub(super) fn list(shared: &Arc<Shared>, leg: FanLeg, listing: Listing, version: u64, wait: Duration) -> ListingLeg {
+/// `fields`: the only objects that are wanted.
+pub(super) fn list(
+    shared: &Arc<Shared>,
+    leg: FanLeg,
+    (listing, version): (Listing, u64),
+    fields: Option<String>,
+    wait: Duration,
+) -> ListingLeg {
     let shared = shared.clone();
     Box::pin(async move {
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
-        // A request that is a watch by its path cannot be turned into a list.
-        if !shared.asking.asked.query.flag("watch") {
-            return Err(answered(Answered::Gone));
-        }
-        let turns = &shared.fanouts.turns;
-        let target = leg.forward.target.cluster_uid.clone();
-        let caller = CallerId::of(&shared.asking.caller);
-        let caller = turns
-            .callers
-            .entry((target.clone(), caller), || Semaphore::new(OF_CALLER));
-        let member = turns.members.entry(target, || Semaphore::new(OF_MEMBER));
-        let _caller = turn(&caller).await;
-        let _member = turn(&member).await;
+        let asks = Asks {
+            version,
+            accept: METADATA_LIST,
+            include_object: Param::Keep,
+            fields,
+        };
         let reader = Reader {
             shared: &shared,
             leg: &leg,
-            version,
+            asks: &asks,
             limit: PAGE_OBJECTS,
             until: Instant::now() + PATIENCE,
         };
-        reader.read(listing).await
+        in_turn(&shared, &leg, reader.read(listing)).await?
     })
+}
+
+/// Has the member list what came to a leg.
+pub(super) fn come(
+    shared: &Arc<Shared>,
+    leg: FanLeg,
+    (shape, version): (Shape, u64),
+    fields: Option<String>,
+    wait: Duration,
+) -> ComingLeg {
+    let coming = Coming {
+        shared: shared.clone(),
+        asks: Asks {
+            version,
+            accept: shared.accepted.list_header_for(shape),
+            include_object: shared.include_object(),
+            fields,
+        },
+        leg,
+        came: Came::new(shape.watch(), version),
+        token: None,
+        limit: PAGE_OBJECTS,
+        until: Instant::now() + wait + PATIENCE,
+    };
+    Box::pin(async move {
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        Box::new(coming).page().await
+    })
+}
+
+/// The next page of it.
+pub(super) fn come_on(coming: Box<Coming>) -> ComingLeg {
+    Box::pin(coming.page())
+}
+
+impl Coming {
+    async fn page(mut self: Box<Self>) -> Result<(Bytes, Option<Box<Self>>), NotListed> {
+        let body = loop {
+            let mut reader = Reader {
+                shared: &self.shared,
+                leg: &self.leg,
+                asks: &self.asks,
+                limit: self.limit,
+                until: self.until,
+            };
+            let page = in_turn(&self.shared, &self.leg, reader.page(self.token.clone())).await?;
+            self.limit = reader.limit;
+            if let Some(body) = page? {
+                break body;
+            }
+        };
+        match self.came.page(&body) {
+            Ok((events, None)) => Ok((events, None)),
+            Ok((events, next)) => {
+                self.token = next;
+                Ok((events, Some(self)))
+            }
+            Err(fault @ (CameFault::NotAList | CameFault::AnotherVersion)) => Err(NotListed::Never(fault.to_string())),
+        }
+    }
+}
+
+/// Does it when it is this caller's turn at this member.
+async fn in_turn<T>(shared: &Shared, leg: &FanLeg, does: impl Future<Output = T>) -> Result<T, NotListed> {
+    // A request that is a watch by its path cannot be turned into a list.
+    if !shared.asking.asked.query.flag("watch") {
+        return Err(answered(Answered::Gone));
+    }
+    let turns = &shared.fanouts.turns;
+    let target = leg.forward.target.cluster_uid.clone();
+    let caller = CallerId::of(&shared.asking.caller);
+    let caller = turns
+        .callers
+        .entry((target.clone(), caller), || Semaphore::new(OF_CALLER));
+    let member = turns.members.entry(target, || Semaphore::new(OF_MEMBER));
+    let _caller = turn(&caller).await;
+    let _member = turn(&member).await;
+    Ok(does.await)
 }
 
 /// None of them is ever closed: then it is nobody's turn to wait.
@@ -119,7 +223,7 @@ fn away(why: String) -> NotListed {
 struct Reader<'a> {
     shared: &'a Shared,
     leg: &'a FanLeg,
-    version: u64,
+    asks: &'a Asks,
     /// Objects of the next page.
     limit: u32,
     until: Instant,
@@ -152,9 +256,11 @@ impl Reader<'_> {
             return Err(NotListed::Unreadable(self.of_member("its list has no end")));
         }
         let overrides = Overrides {
-            query: exact(self.version, self.limit, token),
+            query: exact(self.asks.version, self.limit, token),
             timeout_seconds: Param::Drop,
-            accept: Some(METADATA_LIST),
+            include_object: self.asks.include_object.clone(),
+            fields: self.asks.fields.clone(),
+            accept: Some(self.asks.accept.clone()),
             list_until: Some(until),
             running: true,
             ..Overrides::default()

@@ -19,7 +19,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::Told;
 use super::connect::{Connecting, Shared};
-use super::listing::ListingLeg;
+use super::listing::{ComingLeg, ListingLeg};
 use super::open::{LegState, OpenLeg, Registered};
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::resource::upstream::{Body, BodyError, Ended, Ending};
@@ -35,8 +35,9 @@ const ROUND_CHUNKS: usize = 64;
 const JOINED_BYTES: usize = 16 << 10;
 /// A watch that ends sooner without an event is an error to client-go, which lists anew.
 const SHORTEST: Duration = Duration::from_millis(1200);
-/// A planned end waits so long for a change of the shard to be told: what its client stands at before is worth nothing.
-const CHANGING: Duration = Duration::from_secs(5);
+/// A planned end waits so long for a change of the shard to be told by members that are there: what its client is told of it before,
+/// it is told once more when it comes back.
+const CHANGING: Duration = Duration::from_millis(700);
 /// Between two attempts to connect a leg: at first, and at most. A member that is back is noticed within the latter, and its
 /// breaker lets few of the attempts through meanwhile.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -61,6 +62,8 @@ pub(super) enum Link {
     Connecting(Connecting),
     /// What the client holds of it is listed.
     Listing(ListingLeg),
+    /// What came to its share is listed.
+    Coming(ComingLeg),
     /// It failed before the stream began, for this reason.
     Failed(Failed),
     Idle,
@@ -128,6 +131,8 @@ struct LegStream {
     unreadable: u32,
     refused: u32,
     hurried: u32,
+    /// What it was connected for has been read: whatever is asked next is asked at once.
+    through: bool,
     /// While it is listed what the client holds: as the client was answered from.
     held_by: Option<Box<FanLeg>>,
     /// Faults that are ordered for it, whatever connections it goes over.
@@ -239,9 +244,9 @@ impl MergedWatch {
         let due = self.ends.as_mut().poll(&mut cx).is_ready();
         let until = if drains && !due && self.says_too_little() {
             Some((self.begun + SHORTEST).min(self.ends.deadline()))
-        } else if due && !drains && self.merge.is_changing() {
+        } else if due && !drains && self.is_changing() {
             // A little at a time: it is over at once when it is told.
-            Some(Instant::now() + CHANGING / 50).filter(|until| *until < self.shared.ends + CHANGING)
+            Some(Instant::now() + CHANGING / 35).filter(|until| *until < self.shared.ends + CHANGING)
         } else {
             None
         };
@@ -256,6 +261,12 @@ impl MergedWatch {
             (false, true) => self.end(Ended::Complete),
             (false, false) => {}
         }
+    }
+
+    /// Whether a member that is there is telling a change of the shard.
+    fn is_changing(&self) -> bool {
+        let mut legs = self.legs.iter().enumerate();
+        legs.any(|(index, leg)| self.merge.is_changing(index) && leg.shown.state() != LegState::Held)
     }
 
     fn says_too_little(&self) -> bool {
@@ -335,6 +346,10 @@ impl MergedWatch {
             Link::Listing(listing) => match listing.as_mut().poll(&mut cx) {
                 Poll::Pending => return false,
                 Poll::Ready(listed) => self.listed(index, listed),
+            },
+            Link::Coming(coming) => match coming.as_mut().poll(&mut cx) {
+                Poll::Pending => return false,
+                Poll::Ready(came) => self.came(index, came),
             },
             Link::Live(body) => match Pin::new(body).poll_frame(&mut cx) {
                 Poll::Pending => return false,

@@ -127,6 +127,23 @@ impl Accepted {
             .unwrap_or(NOTHING)
     }
 
+    /// For a list in which each object is as the events of a watch in this shape have it.
+    pub(crate) fn list_header_for(&self, shape: Shape) -> HeaderValue {
+        let clause = self.clauses.iter().find(|clause| clause.shape == shape);
+        let conversion = clause.map(|clause| clause.conversion.as_str()).unwrap_or_default();
+        let kind = |part: &str| match part.strip_prefix("as=") {
+            Some(kind) if kind == METADATA[0] => format!(";as={}", METADATA[1]),
+            _ => format!(";{part}"),
+        };
+        let parts = conversion.split(';').filter(|part| !part.is_empty());
+        let conversion: String = parts.map(kind).collect();
+        let media = match shape.media() {
+            Media::Protobuf => PROTOBUF,
+            _ => JSON,
+        };
+        HeaderValue::try_from(format!("{media}{conversion}")).unwrap_or(NOTHING)
+    }
+
     /// What an answer with these headers is. `None`: nothing that was asked for, or that can be read.
     pub(crate) fn shape(&self, answer: &HeaderMap) -> Option<Shape> {
         self.shape_of(Media::of(answer)?)
@@ -228,6 +245,23 @@ mod tests {
             let mut packed = answer("application/json");
             packed.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             assert_eq!(accepted.shape(&packed), None, "{accept}");
+        }
+    }
+
+    #[test]
+    fn a_list_in_the_shape_of_a_watch() {
+        let metadata = "application/vnd.kubernetes.protobuf;stream=watch;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;q=0.1";
+        for (accept, shape, list) in [
+            ("*/*", Shape::Json, JSON),
+            (metadata, Shape::Json, JSON),
+            (KUBECTL, Shape::Table, "application/json;as=Table;v=v1;g=meta.k8s.io"),
+            (
+                metadata,
+                Shape::Protobuf,
+                "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+            ),
+        ] {
+            assert_eq!(of(accept).unwrap().list_header_for(shape), list, "{accept}");
         }
     }
 

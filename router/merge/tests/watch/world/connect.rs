@@ -94,6 +94,7 @@ impl World {
             // As a running one that hears of it.
             self.tally.older += 1;
             self.client.came_and_went = true;
+            self.client.retold = self.truth.changed_since(then.revision);
             self.replan();
         }
     }

@@ -12,8 +12,8 @@ use crate::dice::Dice;
 use crate::truth::{Setting, Truth};
 
 impl World {
-    /// `all`, `views`: also with what was added to histories after some of them had been pinned.
-    pub(crate) fn new(seed: u64, all: bool, views: bool) -> Self {
+    /// `all`, `views`, `silence`: also with what was added to histories after some of them had been pinned.
+    pub(crate) fn new(seed: u64, all: bool, views: bool, silence: bool) -> Self {
         let mut dice = Dice::new(seed);
         let setting = setting(&mut dice);
         let format = *dice.pick(&[WatchFormat::Json, WatchFormat::Protobuf, WatchFormat::Table]);
@@ -41,7 +41,11 @@ impl World {
             ..setting
         };
         let setting = if views {
-            widened(setting, seed, routers)
+            let widened = widened(setting, seed, routers);
+            Setting {
+                silence: silence && widened.silence,
+                ..widened
+            }
         } else {
             setting
         };
@@ -93,6 +97,7 @@ fn setting(dice: &mut Dice) -> Setting {
         restores: false,
         days: false,
         whole: false,
+        silence: false,
     }
 }
 
@@ -108,6 +113,7 @@ fn widened(setting: Setting, seed: u64, routers: usize) -> Setting {
         restores: dice.percent(20),
         days: dice.percent(25),
         whole: dice.percent(25),
+        silence: dice.percent(60),
         ..setting
     }
 }

@@ -14,7 +14,7 @@ use super::{Failed, LegStream, Link, MergedWatch, RETRY_FIRST, RETRY_MOST, Reaso
 use crate::decision::plan::FanOut;
 use crate::resource::upstream::Body;
 use crate::stage::fanout::connect::{Answered, Away, Wish, connect, watch_legs};
-use crate::stage::fanout::listing::{NotListed, list};
+use crate::stage::fanout::listing::{Coming, NotListed, come, come_on, list};
 use crate::stage::fanout::open::{LegState, OpenLeg};
 use crate::stage::inject::WatchInjection;
 use crate::stage::reply;
@@ -61,6 +61,7 @@ impl LegStream {
             unreadable: 0,
             refused: 0,
             hurried: 0,
+            through: false,
             held_by: None,
             injection: None,
         }
@@ -88,6 +89,12 @@ impl LegStream {
     }
 
     fn wait(&mut self, reason: Reason) -> Duration {
+        if std::mem::take(&mut self.through) || (reason == Reason::Replanned && self.since.is_some()) {
+            // Nothing went wrong with it.
+            self.since = None;
+            self.backoff.reset();
+            return Duration::ZERO;
+        }
         if self.since.take().is_some_and(|since| since.elapsed() >= STABLE) {
             self.backoff.reset();
         }
@@ -244,7 +251,13 @@ impl MergedWatch {
             let asked = held_by.as_ref().clone();
             leg.held_by = Some(held_by);
             let listing = self.merge.listing(index);
-            Link::Listing(list(&self.shared, asked, listing, version, wait))
+            let fields = self.merge.selects_only(index).filter(|_| leg.refused == 0);
+            Link::Listing(list(&self.shared, asked, (listing, version), fields, wait))
+        } else if let Start::Came(version) = start {
+            leg.held_by = None;
+            let asked = self.plan.legs[index].clone();
+            let fields = self.merge.selects_only(index).filter(|_| leg.refused == 0);
+            Link::Coming(come(&self.shared, asked, (self.shape, version), fields, wait))
         } else {
             leg.held_by = None;
             let hurries = self.merge.is_catching_up(index);
@@ -273,14 +286,50 @@ impl MergedWatch {
     pub(super) fn listed(&mut self, index: usize, listed: Result<Listing, NotListed>) {
         self.legs[index].link = Link::Idle;
         let act = match listed {
-            Ok(listing) => self.merge.listed(index, listing, &mut self.out),
+            Ok(listing) => {
+                self.legs[index].through = true;
+                self.merge.listed(index, listing, &mut self.out)
+            }
             Err(NotListed::NoMemory) => self.merge.unlisted(index),
+            // Not all that serve lists know this selector: who has refused is asked for all.
+            Err(NotListed::Never(why)) if self.legs[index].refused == 0 && self.merge.selects_only(index).is_some() => {
+                self.legs[index].refused = 1;
+                return self.lost(index, Reason::Refused, &why);
+            }
             Err(NotListed::Never(why)) => return self.forget(Reason::Refused.as_str(), why),
             Err(NotListed::Unreadable(why)) => return self.unreadable(index, why),
             Err(NotListed::Answered(answered)) => return self.connected(index, *answered),
         };
         self.act(act, Reason::Replanned, "what the client holds is known");
         self.next_acts();
+    }
+
+    /// A leg's member has listed some of what came, or will not.
+    pub(super) fn came(&mut self, index: usize, came: Result<(Bytes, Option<Box<Coming>>), NotListed>) {
+        self.legs[index].link = Link::Idle;
+        match came {
+            Ok((events, next)) => {
+                let leg = &mut self.legs[index];
+                leg.through = next.is_none();
+                if let Some(next) = next {
+                    leg.link = Link::Coming(come_on(next));
+                }
+                self.push(index, events);
+            }
+            Err(NotListed::Never(why)) if self.legs[index].refused == 0 && self.merge.selects_only(index).is_some() => {
+                self.legs[index].refused = 1;
+                self.lost(index, Reason::Refused, &why);
+            }
+            Err(NotListed::Answered(answered)) if !matches!(*answered, Answered::Gone) => {
+                self.connected(index, *answered);
+            }
+            Err(other) => {
+                tracing::debug!(cluster = %self.legs[index].shown.cluster, ?other, "what came is read by a watch");
+                let act = self.merge.reads_what_came_by_watching(index);
+                self.act(act, Reason::Relist, "its member does not list what came");
+                self.next_acts();
+            }
+        }
     }
 
     /// A leg's member has answered.

@@ -99,34 +99,41 @@ async fn a_watch_from_an_older_view_is_told_of_the_new_one() {
         cursor.set(world.plan.legs[0].slot, Slot::At(10));
         cursor.encode().unwrap()
     };
+    let now = {
+        let mut cursor = Cursor::new(&world.universe);
+        cursor.set(world.plan.legs[0].slot, Slot::At(10));
+        cursor.encode().unwrap()
+    };
     let started = world.start(&format!("resourceVersion={older}&allowWatchBookmarks=true"));
     let (path, _stream) = world.members[0].opens().await;
     assert!(path.contains("resourceVersion=10&"), "{path}");
     let mut watch = started.await.unwrap().unwrap();
     let mending = async {
         let (path, mut entering) = world.members[0].opens().await;
-        assert!(
-            path.contains("sendInitialEvents=true") && path.contains("fieldSelector=metadata.namespace"),
-            "{path}"
-        );
-        entering
-            .send_data([object("d", 8), bookmark(12, true)].concat().into(), false)
-            .unwrap();
+        for word in [
+            "resourceVersion=10&",
+            "resourceVersionMatch=Exact",
+            "fieldSelector=metadata.namespace",
+        ] {
+            assert!(path.contains(word) && !path.contains("watch="), "{path}");
+        }
+        let item: Value = serde_json::from_slice(&object("d", 8)).unwrap();
+        let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "10"}, "items": [item["object"]]});
+        entering.send_data(list.to_string().into(), true).unwrap();
         let (path, mut stream) = world.members[0].opens().await;
         assert!(
             path.contains("resourceVersion=10&") && !path.contains("fieldSelector"),
             "{path}"
         );
         stream
-            .send_data(
-                [object("d", 11), object("a", 12), object("d", 13)].concat().into(),
-                false,
-            )
+            .send_data([object("a", 12), object("d", 13)].concat().into(), false)
             .unwrap();
         (entering, stream)
     };
     let reading = async {
         watch.expect("ADDED", "d").await;
+        // All of it is told as of where the client stood.
+        assert_eq!(watch.bookmark().await, now);
         watch.expect("ADDED", "a").await;
         watch.expect("ADDED", "d").await;
     };
