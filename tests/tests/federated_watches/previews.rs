@@ -2,19 +2,23 @@
 //! watch that resumed as to one that began, also while another member is away.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use portolan_testbed::eventually;
 use portolan_tests::door::Door;
+use portolan_tests::programs::argument;
 use serde_json::{Value, json};
 
 use crate::plans::own;
 use crate::stream::Watch;
-use crate::{MEMBERS, door, make, make_in, mend_west, position, until_west_is, world};
+use crate::{MAPS, MEMBERS, door, make, make_in, mend_west, position, until_west_is, world};
 
 /// Clients ask for minutes.
 const SECONDS: u32 = 3;
-/// Namespaces that come and go.
-const PREVIEWS: u32 = 4;
+/// Namespaces that come and go, and those that do so once the labels of a member that is away do not count any more.
+const PREVIEWS: RangeInclusive<u32> = 1..=4;
+const LATER: RangeInclusive<u32> = 5..=6;
 /// From a write in a member that is there to its event; machines of tests are slow.
 const SOON: Duration = Duration::from_secs(2);
 
@@ -107,13 +111,13 @@ impl Informer {
 }
 
 /// Previews of `shard` come to east and go, under a watch that resumes all the time.
-async fn come_and_go(shard: &str, mut informer: Informer) {
+async fn come_and_go(shard: &str, informer: &mut Informer, rounds: RangeInclusive<u32>) {
     let (own_namespace, west) = (format!("{shard}-e"), format!("{shard}-w"));
     let owns = async |namespaces: &[&str]| {
         let clusters = json!([{"name": "east", "namespaces": namespaces}, {"name": "west", "namespaces": [&west]}]);
         own(shard, clusters).await;
     };
-    for round in 1..=PREVIEWS {
+    for round in rounds.clone() {
         informer.resumes().await;
         let preview = format!("{shard}-p{round}");
         let name = |what: &str| format!("{what}-{round}");
@@ -141,26 +145,61 @@ async fn come_and_go(shard: &str, mut informer: Informer) {
         make(shard, "east", &name("last")).await;
         assert_eq!(informer.next().await, ("ADDED".to_owned(), name("last")));
     }
-    let kept = |what: &'static str| (1..=PREVIEWS).map(move |round| format!("{what}-{round}"));
+    let kept = |what: &'static str| (1..=*rounds.end()).map(move |round| format!("{what}-{round}"));
     let held: BTreeSet<String> = kept("beside").chain(kept("last")).collect();
     assert_eq!(informer.held, held);
-    assert!(informer.resumed >= PREVIEWS, "{}", informer.resumed);
+    assert!(informer.resumed >= *rounds.end(), "{}", informer.resumed);
 }
 
 #[tokio::test]
 async fn namespaces_come_and_go_under_a_watch_that_resumed() {
     let _calm = MEMBERS.read().await;
-    let informer = Informer::resuming(door("previews").await).await;
-    come_and_go("previews", informer).await;
+    let mut informer = Informer::resuming(door("previews").await).await;
+    come_and_go("previews", &mut informer, PREVIEWS).await;
 }
 
 #[tokio::test]
 async fn namespaces_come_and_go_while_another_member_is_away() {
     let _mine = MEMBERS.write().await;
     mend_west().await;
-    let informer = Informer::resuming(door("partly").await).await;
+    let mut informer = Informer::resuming(door("partly").await).await;
+    until_the_router_chooses_in(0).await;
     world().await.cluster("west").kill().await.unwrap();
     until_west_is("partly", "held").await;
-    come_and_go("partly", informer).await;
+    come_and_go("partly", &mut informer, PREVIEWS).await;
+    // Its agent does not vouch for its labels any more: it is to be asked in another way, and nobody may wait for that.
+    let stops = until_the_router_chooses_in(1);
+    let resumes = async {
+        loop {
+            informer.step().await;
+        }
+    };
+    tokio::select! {
+        () = stops => {}
+        () = resumes => {}
+    }
+    let before = informer.resumed;
+    come_and_go("partly", &mut informer, LATER).await;
+    assert!(informer.resumed > before, "and who comes back goes on where it was");
     mend_west().await;
+    make("partly", "west", "back").await;
+    assert_eq!(informer.sees("back").await, "ADDED");
+    until_the_router_chooses_in(0).await;
+    make("partly", "west", "labelled").await;
+    assert_eq!(informer.sees("labelled").await, "ADDED");
+}
+
+/// Waits until the labels of so many members do not count, so that the router chooses for the shard `partly`.
+async fn until_the_router_chooses_in(members: usize) {
+    let fleet = &world().await.fleet;
+    let dir = argument(fleet.dir());
+    let caller = "east/operators/portolan-dev-partly";
+    let arguments = ["explain", "watch", MAPS, "--as", caller, "--dir", &dir].map(ToOwned::to_owned);
+    eventually(&format!("the router chooses in {members} members"), || async {
+        let told = fleet.run(&arguments).await?;
+        let chooses = told.matches("- the router keeps ").count();
+        anyhow::ensure!(chooses == members, "{told}");
+        anyhow::Ok(())
+    })
+    .await;
 }

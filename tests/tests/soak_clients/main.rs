@@ -3,7 +3,8 @@
 //! must equal what the members hold; nobody may ever be told that something is gone which is not; and each 410 must be of a
 //! cause that `docs/semantics.md` names.
 //!
-//! Before that, namespaces come and go one by one ([`previews`]), which may cost nobody a list.
+//! Before that, namespaces come and go one by one ([`previews`]), and all the time while a member is away for long ([`outage`]), which
+//! may cost nobody a list.
 //!
 //! `make soak-clients` runs it for `SOAK` seconds, `make soak-previews` the namespaces alone, `make test` both for a short
 //! while. `PORTOLAN_SEED` chooses the same actions again; when they meet which event is up to the machine.
@@ -22,6 +23,7 @@ mod judge;
 mod ledger;
 mod lines;
 mod meter;
+mod outage;
 mod previews;
 mod share;
 mod summary;
@@ -37,12 +39,15 @@ use crate::actions::Action;
 use crate::clients::Clients;
 use crate::ground::Ground;
 use crate::judge::Judge;
+use crate::outage::Outage;
 use crate::previews::Previews;
 use crate::summary::Summary;
 use crate::writer::Writer;
 
 /// Of the short form, in `make test`.
-const SHORT: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_secs(24);
+/// A member's, before all else happens.
+const LONGEST_OUTAGE: Duration = Duration::from_mins(20);
 /// Until all caches must be right after the last action ended. A hub that was away moves nothing for a minute.
 const REST: Duration = Duration::from_secs(150);
 /// Then it is told what is still missing, again and again.
@@ -74,6 +79,14 @@ impl Options {
     }
 }
 
+/// For how long a member is away at first: a part of the run, no more than twenty minutes; of the short form one look.
+fn outage_of(options: &Options) -> Duration {
+    if !options.long() {
+        return Duration::ZERO;
+    }
+    (options.lasts.max(options.previews) / 3).min(LONGEST_OUTAGE)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn caches_equal_the_members_whenever_all_is_at_rest() {
     let options = Options::read();
@@ -93,6 +106,14 @@ async fn caches_equal_the_members_whenever_all_is_at_rest() {
     .run()
     .await
     .unwrap();
+    let mut outage = Outage {
+        ground: &ground,
+        clients: &mut clients,
+        judge: &mut judge,
+        lasts: outage_of(&options),
+        judged: options.long(),
+    };
+    outage.run().await.unwrap();
     let mut rng = StdRng::seed_from_u64(seed);
     let begun = Instant::now();
     while begun.elapsed() < lasts {

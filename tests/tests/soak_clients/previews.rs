@@ -38,7 +38,7 @@ pub(crate) struct Previews<'a> {
 }
 
 /// Lists and 410s of a client.
-type Told = BTreeMap<String, (u64, BTreeMap<String, u64>)>;
+pub(crate) type Told = BTreeMap<String, (u64, BTreeMap<String, u64>)>;
 
 impl Previews<'_> {
     /// Leaves all members there, and the shard as it was.
@@ -123,7 +123,7 @@ impl Previews<'_> {
     }
 
     /// One object of each kind, and until all clients hold it so.
-    async fn write(&mut self, member: &str, namespace: &str, value: &str) -> anyhow::Result<Vec<Duration>> {
+    pub(crate) async fn write(&mut self, member: &str, namespace: &str, value: &str) -> anyhow::Result<Vec<Duration>> {
         let mut delays = Vec::new();
         for (root, plural) in KINDS {
             let (kind, api) = if plural == "configmaps" {
@@ -180,7 +180,7 @@ impl Previews<'_> {
         }
     }
 
-    async fn reports(&mut self) -> anyhow::Result<Vec<Report>> {
+    pub(crate) async fn reports(&mut self) -> anyhow::Result<Vec<Report>> {
         self.clients.revive()?;
         let reports = self.clients.report().await?;
         self.judge.hear(&reports, &self.ground.ledger);
@@ -203,7 +203,7 @@ fn reads_whole_objects(report: &Report) -> bool {
     report.name.starts_with("kube-rs")
 }
 
-fn told(reports: &[Report]) -> Told {
+pub(crate) fn told(reports: &[Report]) -> Told {
     let told = |report: &&Report| bookmarks(report) && !reads_whole_objects(report);
     let asking = reports.iter().filter(told);
     asking
@@ -211,7 +211,7 @@ fn told(reports: &[Report]) -> Told {
         .collect()
 }
 
-fn unchanged(before: &Told, now: &Told) -> anyhow::Result<()> {
+pub(crate) fn unchanged(before: &Told, now: &Told) -> anyhow::Result<()> {
     let odd = now.iter().filter(|(name, told)| before.get(*name) != Some(*told));
     let odd: Vec<String> = odd
         .map(|(name, told)| format!("{name}: (lists, 410s) {:?}, then {told:?}", before.get(name)))
