@@ -10,6 +10,7 @@ use super::*;
 use crate::cursor::{Format, Slot, Universe};
 use crate::filter::NamespaceFilter;
 
+mod away;
 mod columns;
 mod incarnations;
 mod memory;

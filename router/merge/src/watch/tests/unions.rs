@@ -241,3 +241,37 @@ fn another_cluster_under_a_members_name_is_another_member() {
     );
     assert_eq!(merge.cursor().slot(0), Slot::At(4));
 }
+
+#[test]
+fn a_change_of_the_shard_that_asks_nothing_else_of_members_expires_no_union() {
+    let mut merge = union(2);
+    let mut out = Output::default();
+    for leg in 0..2 {
+        // Told names up to 20, and is to be read again from 10 on: what it has is not known exactly before that is through.
+        let acts = feed(
+            &mut merge,
+            leg,
+            &(named("ADDED", "x", "0", 8) + &bookmark(20, true)),
+            &mut out,
+        );
+        assert_eq!(
+            acts[0],
+            Act::Restart {
+                leg,
+                start: Start::At(10)
+            }
+        );
+        assert!(merge.is_catching_up(leg));
+    }
+    let universe = Universe::new("shard", names(&[Start::Sync; 2]));
+    let same = || legs(&[Start::Sync; 2]);
+    assert_eq!(
+        merge.replan(&universe, same(), &mut out),
+        [],
+        "a namespace came to the shard"
+    );
+    let mut other = same();
+    other[1].request_hash = 1;
+    let acts = merge.replan(&universe, other, &mut out);
+    assert!(matches!(acts[..], [Act::Expired { .. }]), "{acts:?}");
+}
