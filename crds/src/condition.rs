@@ -57,6 +57,9 @@ pub enum ConditionReason {
     Invalid,
     /// The spec uses fields that this version does not serve; the message names them.
     NotImplemented,
+    /// What the ShardingConfigs of the namespace would weigh together is more than the hub keeps for one; the message says what
+    /// weighs how much. The last accepted spec stays in force.
+    TooMuch,
     /// `spec.accept` is false.
     NotAccepted,
     /// A MemberCluster that the spec names does not exist.
@@ -83,6 +86,8 @@ pub enum ConditionReason {
     PodsInNoShard,
     /// Another shard owns some of the same pairs.
     Overlap,
+    /// The spec names no clusters: whether another shard has some of the same is not looked into.
+    NotArbitrated,
     /// A write that arrives late may be carried out after the next owner of its namespace has begun.
     NotFenced,
     /// Another shard is letting go of pairs that this one is to have: they are granted once every router has let go.

@@ -8,6 +8,7 @@ mod claims;
 mod force;
 mod root;
 mod status;
+mod weight;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,7 @@ pub use status::{
     AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, LockStatus, ReleaseStatus, STATUS_NAMESPACES_MAX,
     STATUS_RELEASES_MAX, STATUS_REPLICAS_MAX, ShardingConfigStatus,
 };
+pub use weight::{AUTHOR_BYTES_MAX, json_bytes};
 
 use crate::labels::{LabelKeys, system_namespace};
 use crate::names::GroupResource;

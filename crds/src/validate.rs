@@ -39,6 +39,8 @@ pub enum Reason {
     /// The field is understood, but this version does not serve it yet; the rest of the object is served. Conditions
     /// `WebhookServed` and `RulesServed` name it, and an admission webhook warns.
     NotServed,
+    /// What is asked for takes more than one author may have.
+    TooMuch,
 }
 
 /// One thing wrong with a spec.
@@ -66,21 +68,38 @@ impl fmt::Display for Problem {
 }
 
 /// The reason of condition `Accepted` that `problems` amount to: `Ok` if none of them refuses the object, and `Invalid` before
-/// `NotImplemented`.
+/// `TooMuch` before `NotImplemented`.
 pub fn accepted_reason(problems: &[Problem]) -> ConditionReason {
-    let mut refusing = problems.iter().filter(|problem| problem.refuses()).peekable();
-    if refusing.peek().is_none() {
-        ConditionReason::Ok
-    } else if refusing.all(|problem| problem.reason == Reason::NotImplemented) {
-        ConditionReason::NotImplemented
-    } else {
-        ConditionReason::Invalid
-    }
+    let reasons = problems.iter().map(|problem| match problem.reason {
+        Reason::NotServed => ConditionReason::Ok,
+        Reason::NotImplemented => ConditionReason::NotImplemented,
+        Reason::TooMuch => ConditionReason::TooMuch,
+        Reason::Invalid | Reason::Required | Reason::Duplicate => ConditionReason::Invalid,
+    });
+    // Declared in another order.
+    let rank = |reason: &ConditionReason| match reason {
+        ConditionReason::Invalid => 3,
+        ConditionReason::TooMuch => 2,
+        ConditionReason::NotImplemented => 1,
+        _ => 0,
+    };
+    reasons.max_by_key(rank).unwrap_or(ConditionReason::Ok)
 }
 
 /// All `problems` in one line, for the message of a condition or a 422.
 pub fn summary(problems: &[Problem]) -> String {
     problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// The first ten of `problems` in one line, and how many more there are: messages are for people.
+pub fn brief(problems: &[Problem]) -> String {
+    const NAMED_MAX: usize = 10;
+    let (named, rest) = problems.split_at(problems.len().min(NAMED_MAX));
+    let named = summary(named);
+    match rest.len() {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
 }
 
 /// Collects problems while the rules run.

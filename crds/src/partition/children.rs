@@ -146,14 +146,13 @@ impl Mould<'_> {
     fn entries(&self, ground: &Ground, buckets: &BucketSet, canary: bool) -> Vec<ClusterEntry> {
         let bucket_of = |name: &String| self.bucketing.bucket_of(name);
         let taken = &self.taken.names;
-        let has = |name: &&String| {
-            if taken.contains(*name) {
-                canary
-            } else {
-                buckets.contains(bucket_of(name))
-            }
-        };
-        let names: Vec<_> = ground.names.iter().filter(has).cloned().collect();
+        let mut names = ground.names_in(buckets);
+        if canary {
+            names.extend(taken.iter().filter(|name| ground.has_name(name, bucket_of(name))));
+        } else {
+            names.retain(|name| !taken.contains(*name));
+        }
+        let names: Vec<_> = names.into_iter().cloned().collect();
         let mut scopes = Vec::new();
         for scope in &ground.scopes {
             let own = scope.buckets.and(buckets);

@@ -13,7 +13,7 @@ use super::{Objects, Part, invalid, share_out};
 use crate::labels::LabelKeys;
 use crate::names::ShardName;
 use crate::shard::{BucketSet, Bucketing};
-use crate::sharding::{Balance, Root, ShardingConfigSpec};
+use crate::sharding::{AUTHOR_BYTES_MAX, Balance, Root, ShardingConfigSpec, json_bytes};
 use crate::validate::{Problem, Reason, validate_sharding};
 
 /// Most entries of `clusters`, and of `limits`, that a ShardingConfig can have, by its schema.
@@ -51,6 +51,8 @@ pub struct Expansion {
     pub widened: BTreeSet<String>,
     /// Pods of the StatefulSet that are left over and serve no child.
     pub spare_pods: u32,
+    /// What the children's specs weigh together, in bytes of JSON.
+    pub bytes: usize,
 }
 
 /// One child of a root.
@@ -90,7 +92,7 @@ pub fn expand(
     if !problems.is_empty() {
         return Err(problems);
     }
-    let expansion = share(spec, root, &territory, around);
+    let expansion = share(spec, root, &territory, around).map_err(|problem| vec![problem])?;
     let problems = check_children(name, &expansion);
     err_unless_empty(problems, expansion)
 }
@@ -143,7 +145,13 @@ fn check(spec: &ShardingConfigSpec, root: &Root, around: &Surroundings<'_>) -> V
     problems
 }
 
-fn share(spec: &ShardingConfigSpec, root: &Root, territory: &Territory, around: &Surroundings<'_>) -> Expansion {
+/// Fails as soon as the children weigh more than one author may have: a root of a few kilobytes could ask for gigabytes.
+fn share(
+    spec: &ShardingConfigSpec,
+    root: &Root,
+    territory: &Territory,
+    around: &Surroundings<'_>,
+) -> Result<Expansion, Problem> {
     let Surroundings { bucketing, keys, .. } = around;
     let mut taken = Taken::new(root, *bucketing);
     let is_home = spec.clusters.is_empty();
@@ -157,12 +165,10 @@ fn share(spec: &ShardingConfigSpec, root: &Root, territory: &Territory, around: 
         pairs.add(HOME, &BucketSet::all(bucketing.buckets()));
         pairs
     } else {
-        territory.pairs(*bucketing, &taken.names)
+        territory.pairs(&taken.names)
     };
     let (canarys, normals) = pairs.split(&taken.buckets);
-    let had = |number| around.children.get(&normal_name(root, number));
-    let before = (1..=size(root)).map(|number| had(number).map(|child| part_of(child, *bucketing, keys)));
-    let before: Vec<_> = before.map(Option::unwrap_or_default).collect();
+    let before = parts_before(root, around);
     let balance = root.auto.as_ref().map(|auto| auto.balance).unwrap_or_default();
     let objects = Some(&around.objects).filter(|_| balance == Balance::Objects);
     let parts = share_out(&normals, before.len(), &before, objects);
@@ -198,12 +204,51 @@ fn share(spec: &ShardingConfigSpec, root: &Root, territory: &Territory, around: 
         .enumerate()
         .map(|(index, part)| child(index + 1, part));
     let last = pods::ordinals(root, around.pods, before.len()).end;
-    Expansion {
-        children: canary.into_iter().chain(normal).collect(),
+    let count = before.len() + usize::from(canary.is_some());
+    let (children, bytes) = weigh(spec, count, canary.into_iter().chain(normal))?;
+    Ok(Expansion {
+        children,
+        bytes,
         widened,
         spare_pods: around
             .pods
             .map_or(0, |pods| pods.start.saturating_add(pods.replicas).saturating_sub(last)),
+    })
+}
+
+/// What each child that is not the canary had before.
+fn parts_before(root: &Root, around: &Surroundings<'_>) -> Vec<Part> {
+    let had = |number| around.children.get(&normal_name(root, number));
+    let parts = (1..=size(root)).map(|number| had(number).map(|child| part_of(child, around.bucketing, &around.keys)));
+    parts.map(Option::unwrap_or_default).collect()
+}
+
+/// All of `count` children, and what they weigh.
+fn weigh(
+    spec: &ShardingConfigSpec,
+    count: usize,
+    made: impl Iterator<Item = Child>,
+) -> Result<(Vec<Child>, usize), Problem> {
+    let (mut children, mut bytes) = (Vec::with_capacity(count), 0);
+    for child in made {
+        bytes += json_bytes(&child.spec);
+        children.push(child);
+        if bytes > AUTHOR_BYTES_MAX {
+            return Err(too_much(spec, (children.len(), count), bytes));
+        }
+    }
+    Ok((children, bytes))
+}
+
+/// What is said where the first `made` of all children weigh too much already.
+fn too_much(spec: &ShardingConfigSpec, (made, all): (usize, usize), bytes: usize) -> Problem {
+    let limits = json_bytes(&spec.limits) + spec.root.as_ref().map_or(0, |root| json_bytes(&root.resource_selector));
+    Problem {
+        field: "spec.root".to_owned(),
+        reason: Reason::TooMuch,
+        message: format!(
+            "each child repeats what the root says beside it ({limits} bytes of limits and resourceSelector): {made} of {all} children weigh {bytes} bytes of JSON, and all ShardingConfigs of a namespace may weigh {AUTHOR_BYTES_MAX}: say less in limits and clusters, or have fewer shards (auto.shardingSize)"
+        ),
     }
 }
 

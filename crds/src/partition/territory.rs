@@ -21,8 +21,8 @@ pub(super) struct Territory {
 #[derive(Debug)]
 pub(super) struct Ground {
     pub(super) cluster: String,
-    /// Exact names.
-    pub(super) names: BTreeSet<String>,
+    /// Exact names, by their buckets: each child looks at its own alone.
+    names: BTreeMap<u16, BTreeSet<String>>,
     /// What is chosen by labels. No bucket is in two.
     pub(super) scopes: Vec<Scope>,
     pub(super) is_default: bool,
@@ -59,7 +59,10 @@ impl Territory {
             }
             for cluster in chosen(entry, members) {
                 let ground = territory.ground(cluster);
-                ground.names.extend(entry.namespaces.iter().cloned());
+                for name in &entry.namespaces {
+                    let of_bucket = ground.names.entry(bucketing.bucket_of(name)).or_default();
+                    of_bucket.insert(name.clone());
+                }
                 ground.is_default |= entry.default;
                 problems.extend(ground.add(index, entry, buckets.clone()));
             }
@@ -68,14 +71,14 @@ impl Territory {
     }
 
     /// The pairs: all buckets that are chosen by labels, and those of names that are not in `names_aside`.
-    pub(super) fn pairs(&self, bucketing: Bucketing, names_aside: &BTreeSet<String>) -> Part {
+    pub(super) fn pairs(&self, names_aside: &BTreeSet<String>) -> Part {
         let mut part = Part::default();
         for ground in &self.grounds {
             for scope in &ground.scopes {
                 part.add(&ground.cluster, &scope.buckets);
             }
-            let named = ground.names.difference(names_aside);
-            let named = named.map(|name| bucketing.bucket_of(name)).collect();
+            let named = ground.names.iter().filter(|(_, names)| !names.is_subset(names_aside));
+            let named = named.map(|(bucket, _)| *bucket).collect();
             part.add(&ground.cluster, &named);
         }
         part
@@ -86,7 +89,7 @@ impl Territory {
         let at = at.unwrap_or_else(|| {
             self.grounds.push(Ground {
                 cluster: cluster.to_owned(),
-                names: BTreeSet::new(),
+                names: BTreeMap::new(),
                 scopes: Vec::new(),
                 is_default: false,
             });
@@ -97,6 +100,17 @@ impl Territory {
 }
 
 impl Ground {
+    /// Exact names of these buckets, in order.
+    pub(super) fn names_in(&self, buckets: &BucketSet) -> BTreeSet<&String> {
+        let names = buckets.iter().filter_map(|bucket| self.names.get(&bucket));
+        names.flatten().collect()
+    }
+
+    /// Whether it names this one, which has this bucket.
+    pub(super) fn has_name(&self, name: &String, bucket: u16) -> bool {
+        self.names.get(&bucket).is_some_and(|names| names.contains(name))
+    }
+
     /// Adds what an entry chooses by labels. What an earlier entry chooses is chosen once, by the wider of the two selectors;
     /// where neither is, nobody could write down which namespaces a bucket has.
     fn add(&mut self, index: usize, entry: &ClusterEntry, mut buckets: BucketSet) -> Option<Problem> {

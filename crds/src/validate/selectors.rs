@@ -1,6 +1,6 @@
 //! Label selectors and limits: what both a spec's own fields and `root` contain.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -93,7 +93,8 @@ fn check_resources(problems: &mut Problems, field: &str, rule: &ResourceGroup) {
 
 /// Limits on one resource must all hold. Two that cannot would silently hide every object of it.
 fn check_contradictions(problems: &mut Problems, field: &str, limits: &[ObjectLimiter]) {
-    let mut before = Vec::<(usize, Selector, Vec<Named<'_>>)>::new();
+    let rules = Rules::of(limits);
+    let mut before = Vec::<(usize, Selector)>::new();
     for (index, limit) in limits.iter().enumerate() {
         let Some(Ok(selector)) = limit.selector.as_ref().map(Selector::from_label_selector) else {
             continue;
@@ -101,49 +102,109 @@ fn check_contradictions(problems: &mut Problems, field: &str, limits: &[ObjectLi
         if selector.is_nothing() {
             continue;
         }
-        let named = Named::by(limit);
-        let overlaps = |theirs: &[Named<'_>]| named.iter().any(|ours| theirs.iter().any(|theirs| ours.meets(theirs)));
+        let met = rules.limits_met_by(index, limit);
         let contradicted = before
             .iter()
-            .find(|(_, other, theirs)| other.and(&selector).is_nothing() && overlaps(theirs));
-        if let Some((earlier, ..)) = contradicted {
+            .find(|(earlier, other)| met.contains(earlier) && other.and(&selector).is_nothing());
+        if let Some((earlier, _)) = contradicted {
             let message = format!(
                 "contradicts {field}[{earlier}] on a resource that both name, and limits on one resource must all hold: merge them into one, or name different resources"
             );
             problems.invalid(format!("{field}[{index}].selector"), message);
         }
-        before.push((index, selector, named));
+        before.push((index, selector));
     }
 }
 
-/// What one rule of a limit names, as sets.
+/// Which rules of limits name each word. Read word by word: of rules compared with each other there are half a million, with
+/// hundreds of words each.
+#[derive(Default)]
+struct Rules<'a> {
+    /// The limit of each rule.
+    limits: Vec<usize>,
+    groups: Named<'a>,
+    resources: Named<'a>,
+}
+
+/// Rules by the words that they name.
+#[derive(Default)]
 struct Named<'a> {
-    groups: BTreeSet<&'a str>,
-    resources: BTreeSet<&'a str>,
+    by_word: HashMap<&'a str, Vec<usize>>,
+    /// Those that name any.
+    any: Vec<usize>,
+}
+
+/// A limit without resources is about all of them.
+const ALL: [&str; 1] = [WILDCARD];
+
+impl<'a> Rules<'a> {
+    fn of(limits: &'a [ObjectLimiter]) -> Self {
+        let mut rules = Self::default();
+        for (index, limit) in limits.iter().enumerate() {
+            for (groups, resources) in words_of(limit) {
+                rules.groups.add(rules.limits.len(), groups);
+                rules.resources.add(rules.limits.len(), resources);
+                rules.limits.push(index);
+            }
+        }
+        rules
+    }
+
+    /// The limits before `index`, which is that of `limit`, that name a resource which it names too.
+    fn limits_met_by(&self, index: usize, limit: &'a ObjectLimiter) -> BTreeSet<usize> {
+        let mut met = BTreeSet::new();
+        for (groups, resources) in words_of(limit) {
+            let count = self.limits.len();
+            let (by_group, by_resource) = (
+                self.groups.met_by(groups, count),
+                self.resources.met_by(resources, count),
+            );
+            let both = by_group.into_iter().zip(by_resource).zip(&self.limits);
+            let both = both.filter(|((group, resource), limit)| *group && *resource && **limit < index);
+            met.extend(both.map(|(_, limit)| *limit));
+        }
+        met
+    }
 }
 
 impl<'a> Named<'a> {
-    fn by(limit: &'a ObjectLimiter) -> Vec<Self> {
-        let set = |list: &'a [String]| list.iter().map(String::as_str).collect();
-        let rule = |rule: &'a ResourceGroup| Named {
-            groups: set(&rule.api_groups),
-            resources: set(&rule.resources),
-        };
-        if limit.relate_resources.is_empty() {
-            vec![Named {
-                groups: BTreeSet::from([WILDCARD]),
-                resources: BTreeSet::from([WILDCARD]),
-            }]
-        } else {
-            limit.relate_resources.iter().map(rule).collect()
+    fn add(&mut self, rule: usize, words: Vec<&'a str>) {
+        if !words.is_empty() {
+            self.any.push(rule);
+        }
+        for word in words {
+            let rules = self.by_word.entry(word).or_default();
+            if rules.last() != Some(&rule) {
+                rules.push(rule);
+            }
         }
     }
 
-    fn meets(&self, other: &Self) -> bool {
-        let common = |a: &BTreeSet<&str>, b: &BTreeSet<&str>| {
-            let wild = |list: &BTreeSet<&str>| list.contains(WILDCARD);
-            (wild(a) && !b.is_empty()) || (wild(b) && !a.is_empty()) || !a.is_disjoint(b)
-        };
-        common(&self.groups, &other.groups) && common(&self.resources, &other.resources)
+    /// Of each rule, whether it names one of `words`; the wildcard stands for any.
+    fn met_by(&self, words: Vec<&str>, count: usize) -> Vec<bool> {
+        let mut met = vec![false; count];
+        let is_any = words.contains(&WILDCARD);
+        let wild = self.by_word.get(WILDCARD).filter(|_| !words.is_empty());
+        let named = words.iter().filter_map(|word| self.by_word.get(*word));
+        let any = Some(&self.any).filter(|_| is_any);
+        for rule in named.chain(wild).chain(any).flatten() {
+            met[*rule] = true;
+        }
+        met
     }
+}
+
+/// Groups and resources of each rule of a limit.
+fn words_of(limit: &ObjectLimiter) -> Vec<(Vec<&str>, Vec<&str>)> {
+    if limit.relate_resources.is_empty() {
+        return vec![(ALL.to_vec(), ALL.to_vec())];
+    }
+    let rules = limit.relate_resources.iter();
+    rules
+        .map(|rule| (words(&rule.api_groups), words(&rule.resources)))
+        .collect()
+}
+
+fn words(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
 }

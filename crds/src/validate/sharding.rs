@@ -6,7 +6,7 @@ use super::root::check_root;
 use super::selectors::{check_limits, check_selector};
 use super::{Problem, Problems, Reason};
 use crate::names::{ShardName, is_dns_subdomain, lease_name};
-use crate::shard::BucketSetError;
+use crate::shard::{BucketSet, BucketSetError};
 use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, ShardingConfigSpec};
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
@@ -108,7 +108,7 @@ fn check_lease(problems: &mut Problems, name: &str, namespace: &str, spec: &Shar
 }
 
 fn check_clusters(problems: &mut Problems, clusters: &[ClusterEntry]) {
-    let mut named = BTreeMap::<&str, Vec<usize>>::new();
+    let mut named = BTreeMap::<&str, Vec<Named>>::new();
     for (index, entry) in clusters.iter().enumerate() {
         let field = format!("spec.clusters[{index}]");
         check_entry(problems, &field, entry);
@@ -118,32 +118,37 @@ fn check_clusters(problems: &mut Problems, clusters: &[ClusterEntry]) {
         }
         let Some(name) = entry.name.as_deref() else { continue };
         let earlier = named.entry(name).or_default();
-        check_named_again(problems, &field, clusters, earlier, entry);
-        earlier.push(index);
+        let this = Named {
+            index,
+            has_buckets: entry.buckets.is_some(),
+            buckets: entry.bucket_set().ok().flatten().unwrap_or_default(),
+        };
+        check_named_again(problems, name, earlier, &this);
+        earlier.push(this);
     }
 }
 
+/// An entry that names a member.
+struct Named {
+    index: usize,
+    has_buckets: bool,
+    /// None, where they cannot be read.
+    buckets: BucketSet,
+}
+
 /// Two entries may name the same member if no bucket is in both; by `earlier` ones, `entry` is named already.
-fn check_named_again(
-    problems: &mut Problems,
-    field: &str,
-    clusters: &[ClusterEntry],
-    earlier: &[usize],
-    entry: &ClusterEntry,
-) {
-    let name = entry.name.as_deref().unwrap_or_default();
+fn check_named_again(problems: &mut Problems, name: &str, earlier: &[Named], entry: &Named) {
+    let field = format!("spec.clusters[{}]", entry.index);
     for other in earlier {
-        let of = |entry: &ClusterEntry| entry.bucket_set().unwrap_or_default();
-        if entry.buckets.is_none() || clusters[*other].buckets.is_none() {
+        let index = other.index;
+        if !entry.has_buckets || !other.has_buckets {
             let fix = "merge their namespaces, or give both buckets of their own";
-            let message = format!("{name:?} is named by spec.clusters[{other}] already: {fix}");
+            let message = format!("{name:?} is named by spec.clusters[{index}] already: {fix}");
             return problems.add(format!("{field}.name"), Reason::Duplicate, message);
         }
-        let both = of(entry)
-            .zip(of(&clusters[*other]))
-            .map(|(ours, theirs)| ours.and(&theirs));
-        if let Some(both) = both.filter(|both| !both.is_empty()) {
-            let message = format!("spec.clusters[{other}] has {both} of {name:?} too: leave them to one entry");
+        let both = entry.buckets.and(&other.buckets);
+        if !both.is_empty() {
+            let message = format!("spec.clusters[{index}] has {both} of {name:?} too: leave them to one entry");
             problems.add(format!("{field}.buckets"), Reason::Duplicate, message);
         }
     }

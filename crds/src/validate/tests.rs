@@ -1,6 +1,7 @@
 //! Each rule by the smallest spec that breaks it, and the promise that no spec at all can make validation panic.
 
 mod arbitrary;
+mod limits;
 mod policies;
 
 use arbitrary::{any_member, any_sharding, text};

@@ -282,3 +282,28 @@ proptest! {
         prop_assert_eq!(taken(more).len(), (usize::from(buckets) * usize::try_from(more).unwrap()).div_ceil(100));
     }
 }
+
+/// A few kilobytes that would become 60 MiB: the first children tell.
+#[test]
+fn a_root_is_given_up_as_soon_as_it_weighs_too_much() {
+    let values: Vec<_> = (0..1000).map(|index| format!("{index:060}")).collect();
+    let limit = serde_json::json!({
+        "relateResources": [{"apiGroups": [""], "resources": ["pods"]}],
+        "selector": {"matchExpressions": [{"key": "a", "operator": "In", "values": values}]},
+    });
+    let spec = |size: u16| -> ShardingConfigSpec {
+        serde_json::from_value(serde_json::json!({
+            "selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"], "clusters": [{"name": "east"}],
+            "limits": [limit],
+            "root": {"prefix": "op", "targetStatefulSet": "op", "auto": {"shardingSize": size, "everyShardReplicas": 1}},
+        }))
+        .unwrap()
+    };
+    let problems = expand(&root_name(), &spec(1024), &around()).unwrap_err();
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].reason, Reason::TooMuch, "{}", problems[0]);
+    assert!(problems[0].message.contains("of 1024 children"), "{}", problems[0]);
+    let fits = expand(&root_name(), &spec(64), &around()).unwrap();
+    let bytes: usize = fits.children.iter().map(|child| json_bytes(&child.spec)).sum();
+    assert_eq!(fits.bytes, bytes);
+}
