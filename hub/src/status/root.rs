@@ -7,6 +7,7 @@ use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName, Sharding
 use self::pods::served;
 use super::Sources;
 use super::finding::{nothing_in_force, set};
+use super::shard::NOT_ARBITRATED;
 use super::unserved::{clear, webhook_served};
 use crate::compile::{Accepted, Contested, Generated, Verdict, World, some_of};
 use crate::facts::{Facts, ShardObject};
@@ -181,6 +182,9 @@ impl<'a> Root<'a> {
     /// Whether nothing that the children are to have is another's.
     fn disjoint(&self) -> Finding {
         const TYPE: ConditionType = ConditionType::Disjoint;
+        if self.accepted.is_some_and(|accepted| accepted.spec.clusters.is_empty()) {
+            return Finding::unknown(TYPE, ConditionReason::NotArbitrated, NOT_ARBITRATED);
+        }
         let family: BTreeSet<_> = self.children().chain([self.name]).collect();
         let is_foreign = |contested: &&Contested| {
             let owner = contested.owner.as_ref();

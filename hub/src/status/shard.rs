@@ -54,7 +54,10 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         is_accepted(verdict, accepted.is_some()),
         callers::distributed(sources, name, &callers),
         complete(verdict, accepted.is_some()),
-        disjoint(verdict),
+        disjoint(
+            verdict,
+            accepted.is_some_and(|accepted| accepted.spec.clusters.is_empty()),
+        ),
         resolved(sources.facts, verdict, accepted.is_some()),
         reach::members_reachable((world, name, verdict), accepted, routers, breakers),
         leader::one_leader(sources.facts, name, accepted, routers, now),
@@ -122,6 +125,10 @@ fn is_accepted(verdict: &Verdict, in_force: bool) -> Finding {
     Finding::fails(TYPE, refusal.reason, format!("{}; {rest}", refusal.message))
 }
 
+/// What is said of shards without clusters.
+pub(super) const NOT_ARBITRATED: &str = "spec.clusters is absent, so limits alone say what the shard has: whether another shard has some of it too is not looked \
+     into, and nothing is handed over when limits change; name clusters to have it judged";
+
 /// Whether the shard has what it asks for. What others go on wanting is `Disjoint`'s to tell.
 fn complete(verdict: &Verdict, in_force: bool) -> Finding {
     const TYPE: ConditionType = ConditionType::Complete;
@@ -142,11 +149,28 @@ fn complete(verdict: &Verdict, in_force: bool) -> Finding {
     }
 }
 
-fn disjoint(verdict: &Verdict) -> Finding {
+/// `is_home`: without clusters it has no pairs that anybody could look for at others.
+fn disjoint(verdict: &Verdict, is_home: bool) -> Finding {
     const TYPE: ConditionType = ConditionType::Disjoint;
+    if is_home {
+        return Finding::unknown(TYPE, ConditionReason::NotArbitrated, NOT_ARBITRATED);
+    }
     if verdict.conflicts.is_empty() {
         return Finding::holds(TYPE, "no pair of cluster and namespace is another shard's");
     }
     let message = format!("owned by other shards: {}", some_of(&verdict.conflicts, ", "));
     Finding::fails(TYPE, ConditionReason::Overlap, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_shards_without_clusters_share_is_not_known() {
+        let said = disjoint(&Verdict::default(), true);
+        assert_eq!((said.status, said.reason), (None, ConditionReason::NotArbitrated));
+        assert!(said.message.contains("spec.clusters is absent"), "{}", said.message);
+        assert_eq!(disjoint(&Verdict::default(), false).status, Some(true));
+    }
 }

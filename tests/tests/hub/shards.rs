@@ -48,6 +48,11 @@ async fn bad_shards_are_told(scene: &Scene) {
     let nowhere = json!({
         "selector": {"matchLabels": {"app": "x"}}, "callerClusters": ["mars"], "clusters": [{"name": "mars"}],
     });
+    let home =
+        json!({"selector": {"matchLabels": {"app": "home"}}, "limits": [{"selector": {"matchLabels": {"a": "b"}}}]});
+    scene.shard("home", home).await;
+    scene.shard_says("home", "Accepted", "True/Ok").await;
+    scene.shard_says("home", "Disjoint", "Unknown/NotArbitrated").await;
     let mut webhook = shard_spec("east", &["ns-z"]);
     webhook["selector"] = json!({"matchLabels": {"app": "nobody"}});
     webhook["webhook"] = json!({"certDir": "/tmp/webhook-certs", "port": 9443});
