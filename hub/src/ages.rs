@@ -1,4 +1,4 @@
-//! Metrics that change while nothing happens: how long ago each member's agent was heard, and when the CA ends. Read at each
+//! Metrics that change while nothing happens: how long ago each member's agent was heard, what waits for its turn, and when the CA ends. Read at each
 //! scrape, so that a member that is gone leaves no series behind. Caller: `app`.
 
 use std::fmt;
@@ -78,7 +78,10 @@ impl Collector for MemberAges {
                 "coverage_age_seconds",
                 help,
                 of(|heard| heard.coverage_seconds),
-            )
+            )?;
+            let help = "ShardingConfigs with a spec that waits for its author's turn";
+            let waiting = i64::try_from(self.index.waiting()).unwrap_or(i64::MAX);
+            gauges(encoder, "specs_waiting", help, [(Labels::new(), waiting)])
         })
     }
 }

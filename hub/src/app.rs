@@ -173,7 +173,7 @@ impl Parts {
         let (client, namespace) = (self.client.clone(), &self.config.namespace);
         let rotation = Rotation::new(client, namespace, self.index.clone(), ca.clone());
         self.spawn("ca-rotation", rotation.run());
-        self.spawn("coverage-age", self.index.clone().age_coverage());
+        self.spawn("index-time", self.index.clone().pass_time());
         let services = self.services(ca, pins);
         serving.ready();
         tracing::info!("serving");

@@ -24,7 +24,7 @@ use crate::distribute::{Worlds, news};
 use crate::facts::{Facts, ShardObject};
 use crate::index::Index;
 use crate::metrics::Metrics;
-use crate::writer::{REST, Writer};
+use crate::writer::{REST, Writer, in_turns};
 
 /// Changes come in bursts; one pass for all of them.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -67,11 +67,16 @@ impl ChildWriter {
     /// Runs until cancelled.
     pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
         let mut facts = self.index.status_changes();
+        let mut is_more = false;
         loop {
-            let world = news(&mut facts, &mut worlds, (SETTLE, REST)).await;
+            let at_most = if is_more { Duration::ZERO } else { REST };
+            let world = news(&mut facts, &mut worlds, (SETTLE, at_most)).await;
             let due = self.index.read(|facts| due(facts, &world.state, &world.shards));
             let due = due.into_iter().map(|(name, change)| ((name, digest(&change)), change));
-            let due = due.filter(|(key, _)| !self.writer.rests(key)).collect();
+            // What is there and waits for its turn may be just that.
+            let written = due.filter(|(key, _)| !self.writer.rests(key) && !self.index.is_waiting(&key.0));
+            let due;
+            (due, is_more) = in_turns(written.collect(), |(name, _)| Some(name.namespace()));
             let client = &self.client;
             let write = |(name, _), change| write(client, name, change);
             for (done, _) in self.writer.write(due, write, &metrics.children).await {
@@ -105,21 +110,24 @@ pub(crate) fn write_into(facts: &mut Facts, decided: &Decided, now: Timestamp) -
             (Change::Delete(_), Some(object)) => object.deleting = true,
             (Change::Delete(_), None) => {}
             (Change::Apply(wanted), Some(object)) => {
-                object.spec = Ok(Arc::new(wanted.spec));
+                object.take_spec(&name, Ok(Arc::new(wanted.spec)));
                 object.generation += 1;
             }
             (Change::Apply(wanted), None) => {
-                let object = ShardObject {
+                let mut object = ShardObject {
                     uid: format!("planned-{name}"),
                     generation: 1,
                     created: now,
                     deleting: false,
                     has_finalizer: true,
                     root: Some(wanted.root_uid),
-                    spec: Ok(Arc::new(wanted.spec)),
+                    spec: Err(String::new()),
+                    flaw: None,
+                    bytes: 0,
                     forced: None,
                     status: ShardingConfigStatus::default(),
                 };
+                object.take_spec(&name, Ok(Arc::new(wanted.spec)));
                 facts.shards.insert(name, object);
             }
         }

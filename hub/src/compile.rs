@@ -79,6 +79,8 @@ pub(crate) struct Accepted {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) spec: Arc<ShardingConfigSpec>,
+    /// What the spec weighs, in bytes of JSON.
+    pub(crate) bytes: usize,
     /// How its leader lock came to be where the spec says.
     pub(crate) lock: LockInForce,
 }

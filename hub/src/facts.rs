@@ -12,8 +12,7 @@ use jiff::Timestamp;
 use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_crds::names::RESTORED;
 use portolan_crds::{
-    ConditionReason, ForcedRelease, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, RouterStatus,
-    ShardName, ShardingConfigSpec, ShardingConfigStatus,
+    ConditionReason, GroupResource, MemberClusterSpec, MemberClusterStatus, Problem, RouterStatus, ShardName,
 };
 use portolan_runtime::Secret;
 use portolan_wire::subscription::Subscription;
@@ -21,12 +20,14 @@ use portolan_wire::v1;
 
 mod objects;
 mod policies;
+mod shards;
 mod stamped;
 
 pub(crate) use objects::{Counts, counted};
 pub(crate) use policies::{
     FaultsStopped, PolicyInForce, PolicyKind, PolicyName, PolicyObject, PolicySpec, PolicyStatus, RuleNames, Selection,
 };
+pub(crate) use shards::ShardObject;
 pub(crate) use stamped::Stamped;
 
 /// All facts. Keys of members, agents and pins are names of member clusters, those of routers the routers' names.
@@ -65,25 +66,6 @@ pub(crate) struct MemberObject {
     /// The last spec without problems.
     pub(crate) in_force: Option<Arc<MemberClusterSpec>>,
     pub(crate) status: MemberClusterStatus,
-}
-
-/// A ShardingConfig object.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ShardObject {
-    pub(crate) uid: String,
-    pub(crate) generation: i64,
-    pub(crate) created: Timestamp,
-    /// The object was deleted and stays until routers have let go of what the shard has: it wants nothing any more.
-    pub(crate) deleting: bool,
-    /// Whether the object has the hub's finalizer.
-    pub(crate) has_finalizer: bool,
-    /// UID of the ShardingConfig that controls it: its root.
-    pub(crate) root: Option<String>,
-    /// The present spec, or why it cannot be read.
-    pub(crate) spec: Result<Arc<ShardingConfigSpec>, String>,
-    /// Releases that a person does not wait for any more, or why that cannot be read.
-    pub(crate) forced: Option<Result<ForcedRelease, String>>,
-    pub(crate) status: ShardingConfigStatus,
 }
 
 /// A Router object: a router that enrolled and was not forgotten.

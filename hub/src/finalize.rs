@@ -18,7 +18,7 @@ use crate::distribute::{Worlds, news};
 use crate::facts::Facts;
 use crate::index::Index;
 use crate::metrics::Metrics;
-use crate::writer::{REST, Writer};
+use crate::writer::{REST, Writer, in_turns};
 
 /// Changes come in bursts; one pass for all of them.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -49,11 +49,15 @@ impl Finalizers {
     /// Runs until cancelled.
     pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
         let mut facts = self.index.status_changes();
+        let mut is_more = false;
         loop {
-            let world = news(&mut facts, &mut worlds, (SETTLE, REST)).await;
+            let at_most = if is_more { Duration::ZERO } else { REST };
+            let world = news(&mut facts, &mut worlds, (SETTLE, at_most)).await;
             let mut due = self.index.read(|facts| due(facts, &world));
             due.retain(|step| !self.writer.rests(step));
-            let due = due.into_iter().map(|step| (step, ())).collect();
+            let steps = due.into_iter().map(|step| (step, ())).collect();
+            let due;
+            (due, is_more) = in_turns(steps, |(name, _): &(ShardName, Step)| Some(name.namespace()));
             let client = &self.client;
             let write = |(name, step), ()| write(client, name, step);
             for (done, ()) in self.writer.write(due, write, &metrics.finalizers).await {

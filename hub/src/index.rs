@@ -17,10 +17,12 @@ use crate::facts::{Facts, Pin};
 
 mod agents;
 mod bounds;
+mod budgets;
 mod objects;
 mod pace;
 mod policies;
 mod report;
+mod shards;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +30,7 @@ pub(crate) use bounds::OutOfBounds;
 pub(crate) use objects::{member_from, router_from, shard_from};
 use pace::Paces;
 pub(crate) use report::Report;
+use shards::Turns;
 
 /// Between two looks at how long agents have said nothing.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
@@ -56,6 +59,8 @@ pub(crate) struct Index {
     status: watch::Sender<u64>,
     // A mutex: held for one look at one entry.
     paces: Mutex<Paces>,
+    // A mutex: held for one look at what waits.
+    turns: Mutex<Turns>,
 }
 
 impl Default for Index {
@@ -68,6 +73,7 @@ impl Default for Index {
             compile: watch::Sender::new(0),
             status: watch::Sender::new(0),
             paces: Mutex::default(),
+            turns: Mutex::default(),
         }
     }
 }
@@ -99,8 +105,8 @@ impl Index {
         }
     }
 
-    /// Lets what agents said of labels age, until it is dropped.
-    pub(crate) async fn age_coverage(self: Arc<Self>) {
+    /// Lets what agents said of labels age, and what waits for its turn have it, until it is dropped.
+    pub(crate) async fn pass_time(self: Arc<Self>) {
         let mut since = Instant::now();
         let mut looked = since;
         loop {
@@ -112,6 +118,7 @@ impl Index {
             looked = now;
             self.write(|facts| facts.age_coverage(now, since));
             self.settle(now);
+            self.take_turns(now);
         }
     }
 
@@ -186,51 +193,6 @@ impl Facts {
             .collect();
         let deleted = gone.iter().map(|name| self.delete_member(name)).max();
         let applied = objects.iter().map(|object| self.apply_member(object)).max();
-        deleted.max(applied).unwrap_or(Change::Nothing)
-    }
-
-    pub(crate) fn apply_shard(&mut self, object: &DynamicObject) -> Change {
-        let Some((name, shard)) = shard_from(object) else {
-            return Change::Nothing;
-        };
-        let before = self.shards.get(&name);
-        let change = match before {
-            Some(before) if *before == shard => Change::Nothing,
-            Some(before)
-                if before.uid == shard.uid
-                    && before.spec == shard.spec
-                    && before.generation == shard.generation
-                    && before.deleting == shard.deleting
-                    && before.root == shard.root
-                    && before.forced == shard.forced =>
-            {
-                if before.has_finalizer == shard.has_finalizer {
-                    Change::Figures
-                } else {
-                    Change::Status
-                }
-            }
-            _ => Change::Compile,
-        };
-        self.shards.insert(name, shard);
-        change
-    }
-
-    pub(crate) fn delete_shard(&mut self, object: &DynamicObject) -> Change {
-        let gone = shard_from(object).is_some_and(|(name, _)| self.shards.remove(&name).is_some());
-        if gone { Change::Compile } else { Change::Nothing }
-    }
-
-    /// Replaces all shards by a complete list.
-    pub(crate) fn reset_shards(&mut self, objects: &[DynamicObject]) -> Change {
-        let listed: Vec<_> = objects
-            .iter()
-            .filter_map(|object| shard_from(object).map(|(name, _)| name))
-            .collect();
-        let known = self.shards.len();
-        self.shards.retain(|name, _| listed.contains(name));
-        let deleted = (self.shards.len() < known).then_some(Change::Compile);
-        let applied = objects.iter().map(|object| self.apply_shard(object)).max();
         deleted.max(applied).unwrap_or(Change::Nothing)
     }
 

@@ -4,10 +4,12 @@
 //! `store` reads and writes, `records` says what has to be written (pure), `import` takes over what statuses said before
 //! there were ledgers (pure). Formats are in `portolan_crds::ledger`. Callers: `app` opens, `distribute` commits.
 
+mod error;
 mod import;
 mod records;
 mod store;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use store::{LedgerError, Store, incarnation};
+pub(crate) use error::LedgerError;
+pub(crate) use store::{Store, incarnation};

@@ -26,7 +26,7 @@ use crate::facts::Facts;
 use crate::index::Index;
 use crate::metrics::{Metrics, PolicyStanding};
 use crate::shares::{Arbiter, WithheldShares};
-use crate::writer::Writer;
+use crate::writer::{Writer, in_turns};
 
 mod callers;
 mod events;
@@ -144,9 +144,10 @@ impl StatusWriter {
         let mut rules = self.acks.rule_changes();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut turn, mut rest) = (0, SETTLE);
+        let (mut turn, mut rest, mut is_more) = (0, SETTLE, false);
         loop {
             let changed = tokio::select! {
+                () = std::future::ready(()), if is_more => true,
                 _ = facts.changed() => true,
                 _ = acks.changed() => true,
                 _ = rules.changed() => true,
@@ -154,7 +155,7 @@ impl StatusWriter {
                 Ok(()) = self.withheld.changed() => true,
                 _ = ticks.tick() => false,
             };
-            let look = if changed {
+            let look = if changed || is_more {
                 tokio::time::sleep(rest).await;
                 Look::AtAll
             } else {
@@ -169,7 +170,9 @@ impl StatusWriter {
             if look == Look::AtAll {
                 self.observe(&worlds, &metrics);
             }
-            let due = self.due(&worlds, look).await;
+            let all = self.due(&worlds, look).await;
+            let due;
+            (due, is_more) = in_turns(all, Object::author);
             rest = SETTLE.max(begun.elapsed() * REST_FACTOR);
             self.write(due, &metrics).await;
         }

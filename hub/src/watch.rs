@@ -25,6 +25,41 @@ use crate::metrics::{Metrics, Watched};
 /// How often a missing CRD is looked for.
 const CRD_RETRY_MAX: Duration = Duration::from_secs(5);
 
+/// Where what is told goes.
+enum Destination {
+    /// ShardingConfigs: each in its author's turn.
+    Turns,
+    /// All other kinds.
+    Facts {
+        apply: fn(&mut Facts, &DynamicObject) -> Change,
+        delete: fn(&mut Facts, &DynamicObject) -> Change,
+        reset: fn(&mut Facts, &[DynamicObject]) -> Change,
+    },
+}
+
+impl Destination {
+    fn apply(&self, index: &Index, object: &DynamicObject) {
+        match self {
+            Self::Turns => index.shard_applied(object),
+            Self::Facts { apply, .. } => index.write(|facts| apply(facts, object)),
+        }
+    }
+
+    fn delete(&self, index: &Index, object: &DynamicObject) {
+        match self {
+            Self::Turns => index.shard_deleted(object),
+            Self::Facts { delete, .. } => index.write(|facts| delete(facts, object)),
+        }
+    }
+
+    fn reset(&self, index: &Index, objects: &[DynamicObject]) {
+        match self {
+            Self::Turns => index.shards_listed(objects),
+            Self::Facts { reset, .. } => index.write(|facts| reset(facts, objects)),
+        }
+    }
+}
+
 /// One kind that is watched.
 pub(crate) struct Watch {
     api: Api<DynamicObject>,
@@ -32,9 +67,7 @@ pub(crate) struct Watch {
     /// The one object that is watched; none: all.
     name: Option<&'static str>,
     watched: Watched,
-    apply: fn(&mut Facts, &DynamicObject) -> Change,
-    delete: fn(&mut Facts, &DynamicObject) -> Change,
-    reset: fn(&mut Facts, &[DynamicObject]) -> Change,
+    into: Destination,
 }
 
 impl Watch {
@@ -45,9 +78,11 @@ impl Watch {
             resource,
             name: None,
             watched: Watched::MemberClusters,
-            apply: Facts::apply_member,
-            delete: |facts, object| facts.delete_member(object.meta().name.as_deref().unwrap_or_default()),
-            reset: Facts::reset_members,
+            into: Destination::Facts {
+                apply: Facts::apply_member,
+                delete: |facts, object| facts.delete_member(object.meta().name.as_deref().unwrap_or_default()),
+                reset: Facts::reset_members,
+            },
         }
     }
 
@@ -58,9 +93,7 @@ impl Watch {
             resource,
             name: None,
             watched: Watched::ShardingConfigs,
-            apply: Facts::apply_shard,
-            delete: Facts::delete_shard,
-            reset: Facts::reset_shards,
+            into: Destination::Turns,
         }
     }
 
@@ -71,9 +104,11 @@ impl Watch {
             resource,
             name: None,
             watched: Watched::Routers,
-            apply: Facts::apply_router,
-            delete: Facts::delete_router,
-            reset: Facts::reset_routers,
+            into: Destination::Facts {
+                apply: Facts::apply_router,
+                delete: Facts::delete_router,
+                reset: Facts::reset_routers,
+            },
         }
     }
 
@@ -84,9 +119,11 @@ impl Watch {
             resource,
             name: None,
             watched: Watched::CircuitBreakers,
-            apply: |facts, object| facts.apply_policy(PolicyKind::CircuitBreaker, object),
-            delete: |facts, object| facts.delete_policy(PolicyKind::CircuitBreaker, object),
-            reset: |facts, objects| facts.reset_policies(PolicyKind::CircuitBreaker, objects),
+            into: Destination::Facts {
+                apply: |facts, object| facts.apply_policy(PolicyKind::CircuitBreaker, object),
+                delete: |facts, object| facts.delete_policy(PolicyKind::CircuitBreaker, object),
+                reset: |facts, objects| facts.reset_policies(PolicyKind::CircuitBreaker, objects),
+            },
         }
     }
 
@@ -97,9 +134,11 @@ impl Watch {
             resource,
             name: None,
             watched: Watched::FaultInjections,
-            apply: |facts, object| facts.apply_policy(PolicyKind::FaultInjection, object),
-            delete: |facts, object| facts.delete_policy(PolicyKind::FaultInjection, object),
-            reset: |facts, objects| facts.reset_policies(PolicyKind::FaultInjection, objects),
+            into: Destination::Facts {
+                apply: |facts, object| facts.apply_policy(PolicyKind::FaultInjection, object),
+                delete: |facts, object| facts.delete_policy(PolicyKind::FaultInjection, object),
+                reset: |facts, objects| facts.reset_policies(PolicyKind::FaultInjection, objects),
+            },
         }
     }
 
@@ -111,9 +150,11 @@ impl Watch {
             resource,
             name: Some(CONFIG_MAP_FAULTS),
             watched: Watched::FaultSwitch,
-            apply: Facts::apply_fault_switch,
-            delete: Facts::delete_fault_switch,
-            reset: Facts::reset_fault_switch,
+            into: Destination::Facts {
+                apply: Facts::apply_fault_switch,
+                delete: Facts::delete_fault_switch,
+                reset: Facts::reset_fault_switch,
+            },
         }
     }
 
@@ -131,13 +172,13 @@ impl Watch {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => listed.push(object),
                 Ok(Event::InitDone) => {
-                    index.write(|facts| (self.reset)(facts, &listed));
+                    self.into.reset(&index, &listed);
                     tracing::info!(kind = self.resource.kind, objects = listed.len(), "listed");
                     listed = Vec::new();
                     ready.iter().for_each(ReadyHandle::ready);
                 }
-                Ok(Event::Apply(object)) => index.write(|facts| (self.apply)(facts, &object)),
-                Ok(Event::Delete(object)) => index.write(|facts| (self.delete)(facts, &object)),
+                Ok(Event::Apply(object)) => self.into.apply(&index, &object),
+                Ok(Event::Delete(object)) => self.into.delete(&index, &object),
                 Err(error) => {
                     metrics.watch_failed(self.watched);
                     tracing::warn!(kind = self.resource.kind, %error, "watch broke");

@@ -18,6 +18,8 @@ use crate::metrics::WriteCounters;
 const CONCURRENCY: usize = 8;
 /// A request that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Writes of one pass: a second of an API server that is not well. Who has more due than others goes on in the next.
+const PASS: usize = 128;
 /// An object that rests is left alone this long: what is refused would be sent again every second, and what was done comes
 /// back by the watch within it.
 pub(crate) const REST: Duration = Duration::from_secs(5);
@@ -90,6 +92,29 @@ impl<K: Ord + Clone + Debug> Writer<K> {
     }
 }
 
+/// What of `due` is written in one pass, and whether anything is left for the next: one of each author in turn, so that nobody
+/// waits for all that another has due. `author`: a namespace of the hub; what is no author's goes with the first of each.
+pub(crate) fn in_turns<K, T>(due: Vec<(K, T)>, author: impl Fn(&K) -> Option<&str>) -> (Vec<(K, T)>, bool) {
+    let mut rounds = BTreeMap::<String, usize>::new();
+    let round = |(object, _): &(K, T)| {
+        let Some(author) = author(object) else { return 0 };
+        match rounds.get_mut(author) {
+            Some(round) => {
+                *round += 1;
+                *round
+            }
+            None => rounds.insert(author.to_owned(), 0).unwrap_or(0),
+        }
+    };
+    let ranks: Vec<_> = due.iter().map(round).collect();
+    let mut ranked: Vec<_> = ranks.into_iter().zip(due).collect();
+    ranked.sort_by_key(|(round, _)| *round);
+    let first = ranked.partition_point(|(round, _)| *round == 0);
+    let is_more = ranked.len() > PASS.max(first);
+    ranked.truncate(PASS.max(first));
+    (ranked.into_iter().map(|(_, due)| due).collect(), is_more)
+}
+
 /// Carries out writes, a few at a time and each in bounded time: as they end, with what each was of.
 pub(crate) fn all<T, R, F>(writes: Vec<(T, F)>) -> impl Stream<Item = (T, Result<R, WriteError>)>
 where
@@ -102,4 +127,26 @@ where
         }
     };
     futures::stream::iter(writes).map(bounded).buffer_unordered(CONCURRENCY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_all_that_another_has_due() {
+        fn author<'a>(object: &'a (Option<&'static str>, i32)) -> Option<&'a str> {
+            object.0
+        }
+        let mut due: Vec<_> = (0..1000).map(|index| ((Some("much"), index), ())).collect();
+        due.extend((0..3).map(|index| ((Some("little"), index), ())));
+        due.extend((0..50).map(|index| ((None, index), ())));
+        let (now, is_more) = in_turns(due, author);
+        let of = |who: Option<&str>| now.iter().filter(|((author, _), ())| *author == who).count();
+        assert_eq!((now.len(), of(Some("little")), of(None), is_more), (PASS, 3, 50, true));
+        let last = now.iter().rposition(|((author, _), ())| *author == Some("little"));
+        assert!(last.is_some_and(|last| last < 60), "{last:?}");
+        let (all, is_more) = in_turns(now, author);
+        assert_eq!((all.len(), is_more), (PASS, false));
+    }
 }

@@ -151,15 +151,20 @@ pub async fn put_member(client: &Client, name: &str, spec: Value) -> anyhow::Res
 
 /// Creates or changes a ShardingConfig in [`NAMESPACE`].
 pub async fn put_shard(client: &Client, name: &str, spec: Value) -> anyhow::Result<()> {
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    put_shard_of(client, (NAMESPACE, name), spec).await
+}
+
+/// The same in any namespace, which it creates.
+pub async fn put_shard_of(client: &Client, (author, name): (&str, &str), spec: Value) -> anyhow::Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": author}});
     Api::<Namespace>::all(client.clone())
-        .patch(NAMESPACE, &PatchParams::apply("test"), &Patch::Apply(namespace))
+        .patch(author, &PatchParams::apply("test"), &Patch::Apply(namespace))
         .await?;
     let object = json!({
         "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
-        "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec,
+        "metadata": {"name": name, "namespace": author}, "spec": spec,
     });
-    let api = Api::<ShardingConfig>::namespaced(client.clone(), NAMESPACE);
+    let api = Api::<ShardingConfig>::namespaced(client.clone(), author);
     api.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(object))
         .await?;
     Ok(())

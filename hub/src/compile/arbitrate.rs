@@ -12,15 +12,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::ledger::SPEC_BYTES_MAX;
-use portolan_crds::{ConditionReason, Problem, ShardName, ShardingConfigSpec, accepted_reason, validate_sharding};
+use portolan_crds::{ConditionReason, ShardName};
 
 use self::draft::{Draft, Drafting};
 use super::ledger::{Claims, Clusters, Ledger, Released};
 use super::roots::{Attempts, Children, Generator, roots};
 use super::wanted::{Asked, Known, Wanted};
 use super::{Accepted, State};
-use crate::facts::{Facts, ShardObject};
+use crate::facts::Facts;
 use crate::settings::Settings;
 
 mod draft;
@@ -29,6 +28,7 @@ mod judgements;
 mod kin;
 mod lease;
 mod members;
+mod weights;
 
 use judgements::Contests;
 pub(super) use judgements::Judgements;
@@ -157,7 +157,8 @@ pub(super) fn arbitrate(
         roots: roots(facts),
         given,
     };
-    let drafts = drafting.drafts();
+    let mut drafts = drafting.drafts();
+    weights::weigh(&mut drafts);
     let (attempts, noted) = (drafting.generator.attempts, drafting.known.noted.take());
     let discarded = family::discarded(&drafts, &Refused::new());
     let is_discarded = |name: &ShardName| discarded.contains(name);
@@ -175,30 +176,6 @@ pub(super) fn arbitrate(
     judgements.note_verdicts(docket, &outcome.verdicts);
     asked.by_shard = noted;
     outcome
-}
-
-/// The rules that need no other object.
-fn check(name: &ShardName, object: &ShardObject) -> Result<Arc<ShardingConfigSpec>, Refusal> {
-    let spec = object.spec.as_ref().map_err(|message| Refusal {
-        reason: ConditionReason::Invalid,
-        message: format!("spec: {message}"),
-    })?;
-    let mut problems = validate_sharding(name.name(), name.namespace(), spec);
-    problems.retain(Problem::refuses);
-    let bytes = serde_json::to_vec(spec).map_or(usize::MAX, |text| text.len());
-    if bytes > SPEC_BYTES_MAX {
-        return Err(Refusal {
-            reason: ConditionReason::Invalid,
-            message: format!("spec: has {bytes} bytes of JSON, at most {SPEC_BYTES_MAX} can be kept: use selectors"),
-        });
-    }
-    if problems.is_empty() {
-        return Ok(spec.clone());
-    }
-    Err(Refusal {
-        reason: accepted_reason(&problems),
-        message: some_of(&problems, "; "),
-    })
 }
 
 /// What is decided about, with all that does not change while it is.

@@ -125,6 +125,11 @@ impl Generated {
         Some(all)
     }
 
+    /// How many children there are, and what their specs weigh together.
+    pub(super) fn weight(&self) -> (usize, usize) {
+        (self.expansion.children.len(), self.expansion.bytes)
+    }
+
     fn new(uid: &str, made_of: MadeOf, expansion: Expansion, turn: Turn) -> Self {
         let names = expansion.children.iter().enumerate();
         Self {

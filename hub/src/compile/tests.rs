@@ -23,6 +23,7 @@ mod policies;
 mod revisions;
 mod root_runs;
 mod roots;
+mod too_much;
 mod weights;
 
 use fleet::*;

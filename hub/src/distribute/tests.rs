@@ -96,6 +96,7 @@ async fn what_is_not_stored_is_not_granted_and_all_else_goes_on() {
 
 /// A compiler alone, by the clock of the test.
 struct Alone {
+    index: Arc<Index>,
     acks: Arc<Acks>,
     faults: SharedFaults,
     worlds: Worlds,
@@ -106,13 +107,14 @@ impl Alone {
     async fn start() -> Self {
         let (faults, worlds) = (SharedFaults::default(), watch::Sender::new(None));
         let alone = Self {
+            index: Arc::default(),
             acks: Arc::default(),
             faults: faults.clone(),
             worlds: worlds.subscribe(),
             tasks: Tasks::new(),
         };
         let client = faulty_api(Objects::default(), faults);
-        let (distributor, stored) = distributor(client, &Arc::default(), &alone.acks, &worlds).await;
+        let (distributor, stored) = distributor(client, &alone.index, &alone.acks, &worlds).await;
         alone
             .tasks
             .spawn("distribute", async { distributor.run(stored).await.unwrap() });
@@ -150,6 +152,50 @@ async fn a_hub_that_is_cut_off_lets_routers_go() {
     hub.faults.lock().away = false;
     hub.until(|world| world.is_some()).await;
     assert_eq!(hub.acks.released(BTreeSet::new()).by_all, 0, "routers may come back");
+}
+
+/// A ShardingConfig of `author`, with a list of so many bytes.
+fn config(author: &str, name: &str, generation: i64, bytes: usize) -> DynamicObject {
+    let spec = json!({
+        "selector": {"matchLabels": {"app": "op"}},
+        "limits": [{
+            "relateResources": [{"apiGroups": [""], "resources": ["secrets"]}],
+            "selector": {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": values(generation, bytes)}]},
+        }],
+    });
+    let mut object = DynamicObject::new(name, &ApiResource::erase::<ShardingConfig>(&()))
+        .within(author)
+        .data(json!({"spec": spec}));
+    object.metadata.uid = Some(format!("uid-{name}"));
+    object.metadata.generation = Some(generation);
+    object
+}
+
+fn values(generation: i64, bytes: usize) -> Vec<String> {
+    let count = i64::try_from(bytes / 63).unwrap();
+    (0..count).map(|index| format!("{:060}", index + generation)).collect()
+}
+
+/// Thirty specs of 200 KiB, each written anew ten times, are more than a minute's worth of the ledger.
+#[tokio::test(start_paused = true)]
+async fn what_one_author_has_written_keeps_no_other_waiting() {
+    let mut hub = Alone::start().await;
+    hub.until(|world| world.is_some()).await;
+    let generation = |world: Option<&World>, name: &str| {
+        let name: ShardName = name.parse().unwrap();
+        world.and_then(|world| Some(world.state.accepted.get(&name)?.generation))
+    };
+    for round in 1..=10 {
+        for number in 0..30 {
+            hub.index
+                .shard_applied(&config("evil", &format!("e-{number}"), round, 200 * 1024));
+        }
+        hub.index.shard_applied(&config("ops", "calm", round, 100));
+        let took = hub.until(|world| generation(world, "ops/calm") == Some(round)).await;
+        assert!(took < Duration::from_secs(3), "round {round}: {took:?}");
+    }
+    let wrote = hub.worlds.borrow().as_ref().map(|one| one.world.state.accepted.len());
+    assert_eq!(wrote, Some(31), "all of them are in force all the same");
 }
 
 #[tokio::test]

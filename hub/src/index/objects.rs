@@ -37,12 +37,32 @@ pub(crate) fn member_from(object: &DynamicObject, before: Option<&MemberObject>)
     }
 }
 
-/// Reads a ShardingConfig; `None` for an object without a usable name.
-pub(crate) fn shard_from(object: &DynamicObject) -> Option<(ShardName, ShardObject)> {
+/// Name of a ShardingConfig; `None` if it is not usable.
+pub(super) fn shard_name(object: &DynamicObject) -> Option<ShardName> {
     let metadata = &object.metadata;
-    let name = ShardName::new(metadata.namespace.clone()?, metadata.name.clone()?).ok()?;
+    ShardName::new(metadata.namespace.clone()?, metadata.name.clone()?).ok()
+}
+
+/// Reads a ShardingConfig; `None` for an object without a usable name. `before`: the entry it replaces, whose spec is not read again if
+/// it is this one's.
+pub(crate) fn shard_from(object: &DynamicObject, before: Option<&ShardObject>) -> Option<(ShardName, ShardObject)> {
+    let name = shard_name(object)?;
+    let mut shard = without_spec(object);
+    let is_same = |before: &&ShardObject| {
+        before.uid == shard.uid && before.generation == shard.generation && shard.generation > 0
+    };
+    match before.filter(is_same) {
+        Some(before) => shard.keep_spec_of(before),
+        None => shard.take_spec(&name, section::<ShardingConfigSpec>(object, "spec").map(Arc::new)),
+    }
+    Some((name, shard))
+}
+
+/// All of a ShardingConfig but its spec.
+pub(super) fn without_spec(object: &DynamicObject) -> ShardObject {
+    let metadata = &object.metadata;
     let annotations = metadata.annotations.as_ref();
-    let shard = ShardObject {
+    ShardObject {
         uid: metadata.uid.clone().unwrap_or_default(),
         generation: metadata.generation.unwrap_or_default(),
         created: metadata
@@ -52,11 +72,12 @@ pub(crate) fn shard_from(object: &DynamicObject) -> Option<(ShardName, ShardObje
         deleting: metadata.deletion_timestamp.is_some(),
         has_finalizer: has_finalizer(object),
         root: root_of(object),
-        spec: section::<ShardingConfigSpec>(object, "spec").map(Arc::new),
+        spec: Err("was not read yet".to_owned()),
+        flaw: None,
+        bytes: 0,
         forced: annotations.and_then(|all| Some(all.get(FORCE_RELEASE)?.parse())),
         status: section(object, "status").unwrap_or_default(),
-    };
-    Some((name, shard))
+    }
 }
 
 /// Reads a Router; `None` for one that is being deleted: it was forgotten, whoever still has a finalizer on it.

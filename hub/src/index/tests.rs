@@ -15,6 +15,7 @@ mod bounds;
 mod counts;
 mod pace;
 mod policies;
+mod turns;
 mod unready;
 
 fn object(kind: &ApiResource, name: &str, spec: Value) -> DynamicObject {

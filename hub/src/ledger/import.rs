@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_crds::ShardName;
 use portolan_crds::ledger::{Chunk, LockInForce, Pair, Slot};
+use portolan_crds::{ShardName, json_bytes};
 use thiserror::Error;
 
 use crate::compile::{Accepted, Ledger, State};
@@ -92,6 +92,7 @@ fn accepted(shard: &ShardObject) -> Result<Option<Accepted>, Reason> {
     Ok(Some(Accepted {
         uid: shard.uid.clone(),
         generation: told.generation,
+        bytes: json_bytes(&spec),
         spec: Arc::new(spec),
         lock: LockInForce::default(),
     }))

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portolan_crds::ShardName;
-use portolan_crds::ledger::{Content, EarlierSpec, LockInForce, Phase, Root, SPEC_BYTES_MAX, Slot, SpecInForce};
+use portolan_crds::ledger::{Chunk, Content, EarlierSpec, LockInForce, Phase, Root, SPEC_BYTES_MAX, Slot, SpecInForce};
+use portolan_crds::{ShardName, json_bytes};
 use serde_json::Value;
 
 use crate::compile::{Accepted, Ledger, State};
@@ -25,11 +25,16 @@ pub(super) struct Earlier(BTreeMap<ShardName, EarlierSpec>);
 /// What has to be written.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// Chunks and specs, to be written in any order.
-    pub(super) contents: Vec<Content>,
+    /// Chunks and specs, to be written in any order, each with the authors for whom.
+    pub(super) contents: Vec<(Content, Authors)>,
     /// The root, to be written after all others: what it does not list does not count.
     pub(super) root: Root,
+    /// For whom the root is written.
+    pub(super) authors: Authors,
 }
+
+/// Namespaces of the hub for whose ShardingConfigs something is written; none: it follows from none.
+pub(super) type Authors = BTreeSet<String>;
 
 impl Unsaved {
     pub(super) fn between(before: &State, after: &State) -> Self {
@@ -105,6 +110,7 @@ impl Batch {
                 },
                 ..listed.clone()
             },
+            authors: Authors::new(),
         };
         for (cluster, namespaces) in &changes.namespaces {
             batch.add_chunks(state, cluster, namespaces);
@@ -112,6 +118,8 @@ impl Batch {
         for shard in &changes.specs {
             batch.add_spec(state, shard, earlier);
         }
+        let relisted = batch.root.specs.symmetric_difference(&listed.specs);
+        batch.authors = relisted.map(|shard| shard.namespace().to_owned()).collect();
         batch
     }
 
@@ -131,7 +139,8 @@ impl Batch {
             slots.remove(&chunk.slot);
             for chunk in chunk.bounded(key) {
                 slots.insert(chunk.slot);
-                self.contents.push(Content::Chunk(chunk));
+                let authors = authors(&chunk, namespaces);
+                self.contents.push((Content::Chunk(chunk), authors));
             }
         }
     }
@@ -143,7 +152,7 @@ impl Batch {
         };
         self.root.specs.insert(shard.clone());
         let spec = value(accepted);
-        self.contents.push(Content::Spec(SpecInForce {
+        let content = Content::Spec(SpecInForce {
             shard: shard.clone(),
             uid: accepted.uid.clone(),
             generation: accepted.generation,
@@ -152,8 +161,30 @@ impl Batch {
                 .filter(|lock| **lock != LockInForce::default())
                 .cloned(),
             spec,
-        }));
+        });
+        self.contents.push((content, [shard.namespace().to_owned()].into()));
     }
+}
+
+/// Whose shards have these namespaces of a chunk, or had them last.
+fn authors(chunk: &Chunk, namespaces: &BTreeSet<String>) -> Authors {
+    let mut shards = BTreeMap::<&String, (u64, &ShardName)>::new();
+    for (shard, left) in &chunk.departures {
+        for (namespace, departure) in left {
+            let last = (departure.view_revision, shard);
+            let known = shards.entry(namespace).or_insert(last);
+            *known = (*known).max(last);
+        }
+    }
+    for (namespace, pair) in &chunk.pairs {
+        if let Some(owner) = &pair.owner {
+            shards.insert(namespace, (pair.view_revision, owner));
+        }
+    }
+    let changed = shards
+        .into_iter()
+        .filter(|(namespace, _)| namespaces.contains(*namespace));
+    changed.map(|(_, (_, shard))| shard.namespace().to_owned()).collect()
 }
 
 /// The state that the records say which `root` lists. Names the entry that cannot be.
@@ -169,6 +200,7 @@ pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> 
                 let one = Accepted {
                     uid: stored.uid,
                     generation: stored.generation,
+                    bytes: json_bytes(&stored.spec),
                     spec: Arc::new(spec),
                     lock: stored.lock.unwrap_or_default(),
                 };

@@ -7,6 +7,7 @@
 //! write over it or go on without it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -15,11 +16,11 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Client, Error as KubeError};
 use portolan_crds::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
 use portolan_crds::ledger::{Content, CursorFormat, Phase, Record, RecordError, Root, checksum_of, config_map};
-use thiserror::Error;
 use tokio::time::Instant;
 
-use super::import::{ImportError, import};
-use super::records::{Batch, Earlier, Unsaved, state};
+use super::error::{LedgerError, damaged, failed};
+use super::import::import;
+use super::records::{Authors, Batch, Earlier, Unsaved, state};
 use crate::compile::State;
 use crate::index::Index;
 use crate::metrics::Metrics;
@@ -31,62 +32,19 @@ const WRITE_PERIOD: Duration = Duration::from_millis(50);
 const COMMIT_WITHIN: Duration = Duration::from_secs(10);
 /// All records must be taken over within this time at the start, when nothing waits.
 const TAKE_OVER_WITHIN: Duration = Duration::from_mins(5);
-/// What may be written in the long run: an agent that tells another inventory every second must not fill etcd, which keeps
-/// old versions for minutes.
+/// What may be written in the long run of what follows from no author's edits, which have budgets of their own (`index`): an agent
+/// that tells another inventory every second must not fill etcd, which keeps old versions for minutes.
 const BYTES_PER_SECOND: u32 = 256 * 1024;
 /// Beyond that rate for this long, no commit begins: all namespaces of a large member may come in one.
 const BURST: Duration = Duration::from_mins(1);
 /// ConfigMaps of one page of the list at the start: some six megabytes.
 const PAGE: u32 = 100;
 
-/// Why the ledger cannot be read or written.
-#[derive(Debug, Error)]
-pub(crate) enum LedgerError {
-    #[error(
-        "another hub has started: ConfigMap {name} has term {theirs}, and this hub's is {ours}. One hub writes the ledger: \
-         this one ends"
-    )]
-    Superseded { name: String, ours: u64, theirs: u64 },
-    #[error(
-        "ConfigMap {name} of the ledger was {what} by someone else: the hub does not go on without knowing who holds what. \
-         Put it back, or see portolanctl ledger adopt --help"
-    )]
-    Edited { name: String, what: &'static str },
-    #[error("ConfigMap {name} of the ledger: {reason}. Put it back, or see portolanctl ledger adopt --help")]
-    Damaged { name: String, reason: String },
-    #[error("{0}: who holds which namespace must be told once, by portolanctl ledger adopt")]
-    Import(#[from] ImportError),
-    #[error("cannot {what} ConfigMap {name} of the ledger")]
-    Kube {
-        what: &'static str,
-        name: String,
-        #[source]
-        source: Box<KubeError>,
-    },
-    #[error("ConfigMap {name} of the ledger was not written in time")]
-    Late { name: String },
-    #[error(
-        "ConfigMap {name} of the ledger was {what} while the ledger was taken over, by the hub of before for example"
-    )]
-    Overtaken { name: String, what: &'static str },
-}
-
-impl LedgerError {
-    /// Whether trying again is of no use.
-    pub(crate) fn is_final(&self) -> bool {
-        !matches!(self, Self::Kube { .. } | Self::Late { .. } | Self::Overtaken { .. })
-    }
-
-    /// Whether the ConfigMap was not as it was left.
-    fn is_conflict(&self) -> bool {
-        let Self::Kube { source, .. } = self else { return false };
-        matches!(&**source, KubeError::Api(status) if [404, 409].contains(&status.code))
-    }
-}
-
 /// The ledger's ConfigMaps, as this hub left them.
 pub(crate) struct Store {
     api: Api<ConfigMap>,
+    /// Knows whose edits what is written follows from.
+    index: Arc<Index>,
     metrics: Metrics,
     term: u64,
     /// The root as it was written last: what it lists counts.
@@ -100,7 +58,7 @@ pub(crate) struct Store {
     earlier: Earlier,
     pending: Unsaved,
     last_write: Option<Instant>,
-    /// The time until which [`BYTES_PER_SECOND`] would have taken to write what was written.
+    /// The time until which [`BYTES_PER_SECOND`] would have taken to write what follows from no author's edits.
     paid_at: Instant,
 }
 
@@ -120,11 +78,12 @@ impl Store {
     pub(crate) async fn open(
         client: Client,
         namespace: &str,
-        index: &Index,
+        index: &Arc<Index>,
         metrics: Metrics,
     ) -> Result<(Self, State), LedgerError> {
         let mut store = Self {
             api: Api::namespaced(client, namespace),
+            index: index.clone(),
             metrics,
             term: 1,
             root: Root::default(),
@@ -153,7 +112,11 @@ impl Store {
         self.earlier.follow(&self.asked, next);
         self.asked = next.clone();
         self.resolve().await?;
-        let Batch { contents, root } = Batch::new(next, &self.root, &self.pending, &self.earlier);
+        let Batch {
+            contents,
+            root,
+            authors,
+        } = Batch::new(next, &self.root, &self.pending, &self.earlier);
         if contents.is_empty() && root == self.root {
             return Ok(());
         }
@@ -164,7 +127,7 @@ impl Store {
         let by = Instant::now() + COMMIT_WITHIN;
         self.write(contents, by).await?;
         if root != self.root {
-            self.write(vec![Content::Root(root.clone())], by).await?;
+            self.write(vec![(Content::Root(root.clone()), authors)], by).await?;
             let unlisted = &self.root.objects() - &root.objects();
             self.root = root;
             self.delete(unlisted).await;
@@ -219,7 +182,7 @@ impl Store {
             ..Root::default()
         };
         self.write(
-            vec![Content::Root(self.root.clone())],
+            vec![(Content::Root(self.root.clone()), Authors::new())],
             Instant::now() + TAKE_OVER_WITHIN,
         )
         .await?;
@@ -248,6 +211,7 @@ impl Store {
         (self.asked, self.earlier) = (state.clone(), Earlier::read(&listed));
         let by = Instant::now() + TAKE_OVER_WITHIN;
         for contents in [vec![Content::Root(self.root.clone())], listed] {
+            let contents = contents.into_iter().map(|content| (content, Authors::new())).collect();
             self.write(contents, by).await.map_err(|error| match error {
                 // Nothing was granted yet: all of it is read anew.
                 LedgerError::Edited { name, what } => LedgerError::Overtaken { name, what },
@@ -319,9 +283,9 @@ impl Store {
 
     /// Writes all that can be written and does not lie there already; fails if anything could not. A conflict is looked into
     /// at once; after the first write that was not answered in time, or when the time is up, no other is waited for.
-    async fn write(&mut self, contents: Vec<Content>, by: Instant) -> Result<(), LedgerError> {
+    async fn write(&mut self, contents: Vec<(Content, Authors)>, by: Instant) -> Result<(), LedgerError> {
         let mut writes = Vec::new();
-        for content in contents {
+        for (content, authors) in contents {
             let record = self.record(content);
             let (name, data) = (record.object_name(), record.encode());
             let checksum = checksum_of(&data).unwrap_or_default().to_owned();
@@ -330,11 +294,11 @@ impl Store {
                 continue;
             }
             let resource_version = stored.map(|stored| stored.resource_version.clone());
-            self.pay(data.values().map(String::len).sum());
+            let bytes = data.values().map(String::len).sum();
             self.uncertain.insert(name.clone(), checksum.clone());
             let (api, object) = (self.api.clone(), name.clone());
             let write = async move { put(&api, &object, data, resource_version).await };
-            writes.push(((name, checksum), write));
+            writes.push(((name, checksum, bytes, authors), write));
         }
         let mut failure = None;
         let mut writes = std::pin::pin!(writer::all(writes));
@@ -344,7 +308,10 @@ impl Store {
                 failure = Some(LedgerError::Late { name });
                 break;
             };
-            let Some(((name, checksum), outcome)) = next else { break };
+            let Some(((name, checksum, bytes, authors), outcome)) = next else {
+                break;
+            };
+            self.pay(bytes, &authors);
             self.metrics.ledger.count(outcome.is_ok());
             match outcome {
                 Ok(resource_version) => {
@@ -373,7 +340,18 @@ impl Store {
         }
     }
 
-    fn pay(&mut self, bytes: usize) {
+    /// What was written, or tried: each author owes its part of what follows from its edits, and the rest is everybody's.
+    fn pay(&mut self, bytes: usize, authors: &Authors) {
+        let (now, part) = (Instant::now().into_std(), bytes / authors.len().max(1));
+        let charged = authors
+            .iter()
+            .filter(|author| self.index.charge(author, part, now))
+            .count();
+        let bytes = if charged == authors.len() && charged > 0 {
+            0
+        } else {
+            bytes - part * charged
+        };
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.paid_at = self.paid_at.max(Instant::now()) + Duration::from_secs(1) * bytes / BYTES_PER_SECOND;
     }
@@ -475,21 +453,6 @@ async fn put(
         api.create(&PostParams::default(), &map).await?
     };
     Ok(written.metadata.resource_version.unwrap_or_default())
-}
-
-fn failed(what: &'static str, name: &str, error: KubeError) -> LedgerError {
-    LedgerError::Kube {
-        what,
-        name: name.to_owned(),
-        source: Box::new(error),
-    }
-}
-
-fn damaged(name: &str, reason: impl std::fmt::Display) -> LedgerError {
-    LedgerError::Damaged {
-        name: name.to_owned(),
-        reason: reason.to_string(),
-    }
 }
 
 /// A new name of a ledger's life, or its key.

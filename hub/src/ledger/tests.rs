@@ -67,7 +67,7 @@ fn state(pairs: &[(&str, &str)]) -> State {
 }
 
 async fn open(client: &Client) -> Result<(Store, State), LedgerError> {
-    Store::open(client.clone(), NAMESPACE, &Index::default(), Metrics::default()).await
+    Store::open(client.clone(), NAMESPACE, &Arc::default(), Metrics::default()).await
 }
 
 async fn refusal(client: &Client) -> LedgerError {
@@ -367,7 +367,7 @@ fn an_accepted_spec_is_told_whole() {
     let changes = Unsaved::between(&before, &after);
     let listed = portolan_crds::ledger::Root::default();
     let batch = Batch::new(&after, &listed, &changes, &Earlier::default());
-    let names: Vec<_> = batch.contents.iter().map(name_of).collect();
+    let names: Vec<_> = batch.contents.iter().map(|(content, _)| name_of(content)).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     assert_eq!(batch.root.objects(), names.into_iter().collect());
 }
@@ -401,8 +401,8 @@ impl Stored {
     fn say(&mut self, next: State) -> BTreeSet<String> {
         let changes = Unsaved::between(&self.said, &next);
         let batch = Batch::new(&next, &self.root, &changes, &Earlier::default());
-        let written = batch.contents.iter().map(name_of).collect();
-        for content in batch.contents {
+        let written = batch.contents.iter().map(|(content, _)| name_of(content)).collect();
+        for (content, _) in batch.contents {
             self.contents.insert(name_of(&content), content);
         }
         self.root = batch.root;
@@ -484,5 +484,6 @@ fn a_pair_that_changes_touches_one_chunk() {
     assert!(stored.say(ledger_of(&pairs, &BTreeMap::new())).is_empty());
 }
 
+mod authors;
 mod earlier;
 mod statuses;

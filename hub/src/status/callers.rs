@@ -275,7 +275,9 @@ fn unsaved(world: &World, name: &ShardName, routers: &Routers) -> Option<String>
         let mut all = shard.chain(views.iter().copied());
         all.any(|(part, version)| router.held.get(part) != Some(version))
     };
-    let here = routers.iter().filter(|(_, state)| state.left.is_none() && state.unsaved);
+    let here = routers
+        .iter()
+        .filter(|(_, state)| state.left.is_none() && state.unsaved);
     let lagging = here.filter(|(_, state)| state.may_serve(name) && lags(state));
     let names: Vec<_> = lagging.map(|(name, _)| name.as_str()).collect();
     (!names.is_empty()).then(|| {

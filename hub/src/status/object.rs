@@ -35,6 +35,15 @@ impl Object {
         (at.as_nanos() + phase) / period.as_nanos()
     }
 
+    /// The namespace of the hub of whoever writes it; `None`: it is the fleet's.
+    pub(super) fn author(&self) -> Option<&str> {
+        match self {
+            Self::Shard(name) => Some(name.namespace()),
+            Self::Policy(name) => Some(&name.namespace),
+            Self::Member(_) | Self::Router(_) => None,
+        }
+    }
+
     /// Of the object that has the name now, if there is one.
     pub(super) fn uid<'a>(&self, facts: &'a Facts) -> Option<&'a String> {
         match self {

@@ -420,7 +420,10 @@ async fn what_a_router_cannot_write_down_is_not_acknowledged_and_more_is_told() 
             (router.acked_run, held, router.unsaved)
         })
     };
-    hub.until("the acks are known", |hub| (standing(hub).1 == [true, true]).then_some(())).await;
+    hub.until("the acks are known", |hub| {
+        (standing(hub).1 == [true, true]).then_some(())
+    })
+    .await;
     let before = standing(&hub).0;
     let mut last = 0;
     for uid in ["p", "q"] {
@@ -431,7 +434,11 @@ async fn what_a_router_cannot_write_down_is_not_acknowledged_and_more_is_told() 
         };
         agent.say(AgentSaid::Callers(delta)).await;
         let told = router.transaction().await;
-        assert_eq!(told.removed[0].name, format!("east/{uid}"), "the next one comes all the same");
+        assert_eq!(
+            told.removed[0].name,
+            format!("east/{uid}"),
+            "the next one comes all the same"
+        );
         last = told.nonce;
         let unsaved = v1::Unsaved {
             nonce: last,
@@ -443,12 +450,19 @@ async fn what_a_router_cannot_write_down_is_not_acknowledged_and_more_is_told() 
         assert_eq!(standing(&hub).0, before);
     }
     router.ack(last).await;
-    hub.until("all is acknowledged", |hub| (!standing(hub).2).then_some(())).await;
+    hub.until("all is acknowledged", |hub| (!standing(hub).2).then_some(()))
+        .await;
     let (after, held, _) = standing(&hub);
     assert!(after > before && held == [false, false], "{after} {held:?}");
     // And what follows is acknowledged as ever.
-    shard(&hub, "shard", 2, json!([{"name": "east", "namespaces": ["ns-a", "ns-b"]}]));
+    shard(
+        &hub,
+        "shard",
+        2,
+        json!([{"name": "east", "namespaces": ["ns-a", "ns-b"]}]),
+    );
     let next = router.transaction().await;
     router.ack(next.nonce).await;
-    hub.until("that too", |hub| (standing(hub).0 > after).then_some(())).await;
+    hub.until("that too", |hub| (standing(hub).0 > after).then_some(()))
+        .await;
 }

@@ -178,7 +178,11 @@ mod tests {
         assert!(readiness.report().ends_with("[+]snapshot ok\nready\n"));
         snapshot.degraded("a newer one");
         assert!(readiness.is_ready());
-        assert!(readiness.report().contains("[!]snapshot ready, waiting for a newer one\n"));
+        assert!(
+            readiness
+                .report()
+                .contains("[!]snapshot ready, waiting for a newer one\n")
+        );
         snapshot.ready();
         drop(snapshot);
         assert!(readiness.is_ready());

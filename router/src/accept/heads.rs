@@ -209,7 +209,11 @@ impl Whole {
     }
 
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
-        self.is_coming() && self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
+        self.is_coming()
+            && self
+                .timer
+                .as_mut()
+                .is_some_and(|timer| timer.as_mut().poll(cx).is_ready())
     }
 
     /// How many of so many bytes may be read.
@@ -229,7 +233,12 @@ impl Whole {
 
 impl<T> Heads<T> {
     /// `within`: for a head, from its first byte; of the first, from now on.
-    pub(super) fn http1(stream: T, client: Arc<Connection>, room: Room, (requests, within): (Arc<Requests>, Duration)) -> Self {
+    pub(super) fn http1(
+        stream: T,
+        client: Arc<Connection>,
+        room: Room,
+        (requests, within): (Arc<Requests>, Duration),
+    ) -> Self {
         let whole = Whole {
             requests,
             begun: 0,
@@ -394,9 +403,19 @@ mod tests {
 
     #[test]
     fn a_head_of_several_frames_waits_before_it_is_decoded() {
-        let whole = [vec![b'x'; PREFACE_BYTES], frame(4, 0, 6), frame(HEADERS, END_HEADERS | 1, 100)].concat();
+        let whole = [
+            vec![b'x'; PREFACE_BYTES],
+            frame(4, 0, 6),
+            frame(HEADERS, END_HEADERS | 1, 100),
+        ]
+        .concat();
         let half = frame(HEADERS, 0, 50);
-        let rest = [frame(CONTINUATION, 0, 30), frame(CONTINUATION, END_HEADERS, 30), frame(0, 1, 10)].concat();
+        let rest = [
+            frame(CONTINUATION, 0, 30),
+            frame(CONTINUATION, END_HEADERS, 30),
+            frame(0, 1, 10),
+        ]
+        .concat();
         let all = [&whole[..], &half[..], &rest[..]].concat();
         // Wherever the bytes are cut, what goes on is the same.
         for cut in 1..all.len() {
@@ -439,7 +458,11 @@ mod tests {
         assert!(!whole.is_late(&mut cx));
         assert_eq!(whole.pass(1 << 20, false), 1 << 20, "a body has bounds of its own");
         drop(serving);
-        assert_eq!(whole.pass(FREE_BYTES + 1, false), 0, "more than a usual head waits for room");
+        assert_eq!(
+            whole.pass(FREE_BYTES + 1, false),
+            0,
+            "more than a usual head waits for room"
+        );
         assert_eq!(whole.pass(FREE_BYTES + 1, true), FREE_BYTES + 1);
     }
 }

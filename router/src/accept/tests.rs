@@ -91,7 +91,10 @@ async fn heads_are_bounded() {
     ] {
         let answer = raw(&router, with(kib << 10).as_bytes()).await;
         let expected = format!("HTTP/1.1 {status}");
-        assert!(answer.starts_with(&expected) && answer.contains(told), "{kib}: {answer}");
+        assert!(
+            answer.starts_with(&expected) && answer.contains(told),
+            "{kib}: {answer}"
+        );
     }
     let many = format!("GET /livez HTTP/1.1\r\nHost: r\r\n{}\r\n", "x: y\r\n".repeat(1_000));
     assert!(raw(&router, many.as_bytes()).await.starts_with("HTTP/1.1 200"));
@@ -105,7 +108,10 @@ async fn heads_are_bounded() {
 #[tokio::test]
 async fn a_large_head_over_http_2_is_served_or_refused_by_a_status() {
     let (_backend, router) = start(Bounds::default()).await;
-    for config in [None, Some(tls::client_config(router.trust.clone(), None, tls::ALPN_GRPC).unwrap())] {
+    for config in [
+        None,
+        Some(tls::client_config(router.trust.clone(), None, tls::ALPN_GRPC).unwrap()),
+    ] {
         let stream = match config {
             None => router.connect(tls::ALPN_GRPC).await,
             // Nobody knows whose it is.
@@ -159,7 +165,10 @@ async fn an_idle_connection_outlives_the_time_for_a_head() {
     let mut stream = router.connect(tls::ALPN_HTTP1).await;
     let mut buffer = [0; 4096];
     for _ in 0..3 {
-        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: r\r\n\r\n").await.unwrap();
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\nHost: r\r\n\r\n")
+            .await
+            .unwrap();
         let read = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await.unwrap();
         assert!(buffer[..read.unwrap()].starts_with(b"HTTP/1.1 200"));
         let silent = tokio::time::timeout(Duration::from_millis(500), stream.read(&mut buffer)).await;

@@ -66,7 +66,9 @@ fn all(root: &str, asked: &ApiRequest, checks: &[Check]) -> (StatusCode, String)
             }
         }
     }
-    let unknown = exclude.iter().filter(|one| checks.iter().all(|check| check.name.as_str() != one.as_ref()));
+    let unknown = exclude
+        .iter()
+        .filter(|one| checks.iter().all(|check| check.name.as_str() != one.as_ref()));
     let unknown: Vec<_> = unknown.map(|name| format!("{name:?}")).collect();
     if !unknown.is_empty() {
         let unknown = unknown.join(", ");

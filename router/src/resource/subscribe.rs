@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::hub_state::HubState;
 pub(crate) use self::metrics::HubMetrics;
-pub(crate) use self::state_file::StateFileHealth;
 use self::session::Session;
+pub(crate) use self::state_file::StateFileHealth;
 use crate::resource::access::HubReviews;
 
 /// A CallerView with ten thousand namespaces is under one megabyte.

@@ -21,8 +21,8 @@ mod pool;
 mod proof;
 mod readyz;
 mod resolve;
-mod said;
 pub(crate) mod retry;
+mod said;
 #[cfg(test)]
 pub(crate) mod scripted;
 pub(crate) mod socket;

@@ -359,7 +359,9 @@ impl Call<'_> {
 /// would be one that nothing can be wrong with.
 fn stale(halves: &[Half], (group, version): (&str, &str)) -> Result<Option<String>, Fault> {
     let away = |wanted: bool| {
-        let of = halves.iter().filter(move |half| half.serves(group, version) == Some(!wanted));
+        let of = halves
+            .iter()
+            .filter(move |half| half.serves(group, version) == Some(!wanted));
         of.map(|half| &*half.source.cluster).collect::<Vec<_>>()
     };
     let (stale, serving) = (away(true), away(false));

@@ -4,9 +4,9 @@
 //! Called by `edge` for every fault before a body has begun, and by watches after.
 
 mod protobuf;
-mod yaml;
 #[cfg(test)]
 mod tests;
+mod yaml;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};

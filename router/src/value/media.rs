@@ -193,7 +193,9 @@ pub(crate) fn prefers_yaml(headers: &HeaderMap) -> bool {
     // Hardly any does: nothing is parsed where the word is nowhere.
     let named = elements(headers, &ACCEPT).any(|text| text.contains(YAML));
     let ranges = if named { ranges(headers) } else { Vec::new() };
-    let mut known = ranges.iter().filter(|range| range.kind == YAML || range.media().is_some());
+    let mut known = ranges
+        .iter()
+        .filter(|range| range.kind == YAML || range.media().is_some());
     known.next().is_some_and(|first| first.kind == YAML)
 }
 

@@ -311,7 +311,8 @@ items:
 
     #[test]
     fn texts_are_what_they_were() {
-        let json = r#"{"a":"1","b":"no","c":"x # y","d":"l\n\"\\","e":"\ud83d\ude00\u0085\u2028","f":"","g":"-","h":"\/"}"#;
+        let json =
+            r#"{"a":"1","b":"no","c":"x # y","d":"l\n\"\\","e":"\ud83d\ude00\u0085\u2028","f":"","g":"-","h":"\/"}"#;
         let expected = "a: \"1\"\nb: \"no\"\nc: \"x # y\"\nd: \"l\\n\\\"\\\\\"\ne: \"\u{1f600}\\u0085\\u2028\"\nf: \"\"\ng: \"-\"\nh: \"/\"\n";
         assert_eq!(yaml(json), expected);
     }

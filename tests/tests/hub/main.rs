@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // clippy does not see that these helpers are tests
 
+mod authors;
 mod joins;
 mod ledger;
 mod policies;

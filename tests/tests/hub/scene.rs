@@ -144,7 +144,12 @@ impl Scene {
 
     /// The same of a ShardingConfig.
     pub(crate) async fn shard_says(&self, name: &str, condition: &str, wanted: &str) -> String {
-        let api = Api::<ShardingConfig>::namespaced(self.client().await, "ops");
+        self.shard_of_says(("ops", name), condition, wanted).await
+    }
+
+    /// The same of any namespace's.
+    pub(crate) async fn shard_of_says(&self, (author, name): (&str, &str), condition: &str, wanted: &str) -> String {
+        let api = Api::<ShardingConfig>::namespaced(self.client().await, author);
         let status = || async {
             let object = api.get(name).await.ok()?;
             let (generation, status) = (object.metadata.generation, object.status?);

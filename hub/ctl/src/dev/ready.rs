@@ -15,8 +15,9 @@ const POLL: Duration = Duration::from_millis(150);
 const TELL_EVERY: Duration = Duration::from_secs(5);
 const MEMBER_CONDITIONS: [&str; 5] = ["Accepted", "Joined", "Available", "CredentialsReady", "LabelsSynced"];
 /// Verdicts on a spec that time does not change.
-const REFUSALS: [ConditionReason; 3] = [
+const REFUSALS: [ConditionReason; 4] = [
     ConditionReason::Invalid,
+    ConditionReason::TooMuch,
     ConditionReason::NotImplemented,
     ConditionReason::Overlap,
 ];

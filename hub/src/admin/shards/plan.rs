@@ -81,7 +81,7 @@ impl Edits {
             if group != Some(GROUP) || kind != "ShardingConfig" {
                 return Err(format!("{kind} {name:?} of {api_version:?} is no ShardingConfig"));
             }
-            let read = shard_from(object);
+            let read = shard_from(object, None);
             let (name, shard) = read.ok_or_else(|| format!("ShardingConfig {name:?}: needs a namespace and a name"))?;
             if edits.0.insert(name.clone(), shard).is_some() {
                 return Err(format!("ShardingConfig {name} is there twice"));
@@ -99,11 +99,10 @@ impl Edits {
                     continue;
                 }
                 Some(before) => {
-                    shard = ShardObject {
-                        spec: shard.spec,
-                        generation: before.generation + 1,
-                        ..before.clone()
-                    };
+                    let mut edited = before.clone();
+                    edited.keep_spec_of(&shard);
+                    edited.generation = before.generation + 1;
+                    shard = edited;
                 }
                 None => {
                     PLANNED.clone_into(&mut shard.uid);

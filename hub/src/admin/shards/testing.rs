@@ -72,7 +72,7 @@ impl Fleet {
 
     pub(super) fn apply(&mut self, name: &str, clusters: &Value) {
         self.edits += 1;
-        let (name, mut shard) = shard_from(&object(name, clusters)).unwrap();
+        let (name, mut shard) = shard_from(&object(name, clusters), None).unwrap();
         shard.generation = self.edits;
         let before = self.facts.shards.get(&name);
         shard.created = before.map_or(Timestamp::from_second(self.edits).unwrap(), |before| before.created);

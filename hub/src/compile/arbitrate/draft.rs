@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_crds::ledger::LockInForce;
-use portolan_crds::{ShardName, ShardingConfigSpec};
+use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec};
 
 use super::kin::Kin;
 use super::members::{check_buckets, check_count, check_members};
-use super::{Given, Pair, Refusal, check, lease};
+use super::{Given, Pair, Refusal, lease};
 use crate::compile::locks;
 use crate::compile::roots::Generator;
 use crate::compile::wanted::{Known, Wanted};
@@ -71,8 +71,24 @@ impl Draft<'_> {
             uid: self.object.uid.clone(),
             generation: self.object.generation,
             spec: spec.clone(),
+            bytes: self.object.bytes,
             lock: self.lock.clone(),
         }
+    }
+}
+
+/// The spec of an object that may be in force, as far as no other object is needed to tell.
+fn flawless(object: &ShardObject) -> Result<Arc<ShardingConfigSpec>, Refusal> {
+    match (&object.spec, &object.flaw) {
+        (Ok(spec), None) => Ok(spec.clone()),
+        (_, Some(flaw)) => Err(Refusal {
+            reason: flaw.reason,
+            message: flaw.message.clone(),
+        }),
+        (Err(message), None) => Err(Refusal {
+            reason: ConditionReason::Invalid,
+            message: format!("spec: {message}"),
+        }),
     }
 }
 
@@ -115,7 +131,7 @@ impl<'a> Drafting<'a> {
         let settled = accepted.is_some_and(|accepted| accepted.generation == object.generation);
         let present = match accepted.filter(|_| settled) {
             Some(accepted) => Ok(accepted.spec.clone()),
-            None => check(name, object).and_then(|spec| match root {
+            None => flawless(object).and_then(|spec| match root {
                 Some((_, Some(root))) => root.kin.check_child(root.name, name, &spec).map(|()| spec),
                 _ => Ok(spec),
             }),

@@ -141,24 +141,27 @@ impl Fleet {
 
     /// Creates a shard, or edits it.
     pub(in crate::compile) fn apply(&mut self, name: &str, spec: ShardingConfigSpec) {
+        self.apply_of(&shard_name(name), spec);
+    }
+
+    /// That of any author.
+    pub(in crate::compile) fn apply_of(&mut self, name: &ShardName, spec: ShardingConfigSpec) {
         let age = i64::try_from(self.facts.shards.len()).unwrap();
-        let object = self
-            .facts
-            .shards
-            .entry(shard_name(name))
-            .or_insert_with(|| ShardObject {
-                uid: format!("object-{name}"),
-                generation: 0,
-                created: Timestamp::from_second(age).unwrap(),
-                deleting: false,
-                has_finalizer: false,
-                root: None,
-                spec: Err(String::new()),
-                forced: None,
-                status: ShardingConfigStatus::default(),
-            });
+        let object = self.facts.shards.entry(name.clone()).or_insert_with(|| ShardObject {
+            uid: format!("object-{}", name.name()),
+            generation: 0,
+            created: Timestamp::from_second(age).unwrap(),
+            deleting: false,
+            has_finalizer: false,
+            root: None,
+            spec: Err(String::new()),
+            flaw: None,
+            bytes: 0,
+            forced: None,
+            status: ShardingConfigStatus::default(),
+        });
         object.generation += 1;
-        object.spec = Ok(Arc::new(spec));
+        object.take_spec(name, Ok(Arc::new(spec)));
     }
 
     pub(in crate::compile) fn delete(&mut self, name: &str) {

@@ -145,7 +145,7 @@ fn callers_apart(fleet: &mut Fleet) {
         if let Some(object) = fleet.facts.shards.get_mut(&shard_name(shard)) {
             let mut spec = (**object.spec.as_ref().unwrap()).clone();
             spec.selector = Some(serde_json::from_value(json!({"matchLabels": {"app": shard}})).unwrap());
-            object.spec = Ok(Arc::new(spec));
+            object.take_spec(&shard_name(shard), Ok(Arc::new(spec)));
         }
     }
 }

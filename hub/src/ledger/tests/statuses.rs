@@ -87,7 +87,7 @@ fn a_status_that_does_not_tell_all_is_refused() {
 #[tokio::test]
 async fn the_first_ledger_says_what_statuses_said() {
     let clusters = json!([{"name": "east", "namespaceCount": 1, "namespaces": ["ns-a"]}]);
-    let index = Index::default();
+    let index = Arc::<Index>::default();
     index.write(|facts| facts.apply_shard(&object("a", clusters, json!({}))));
     let client = scripted_api(Objects::default());
     let (_, begun) = Store::open(client.clone(), NAMESPACE, &index, Metrics::default())

@@ -108,7 +108,12 @@ impl Collector for Ages {
         gauges(&mut encoder, "config_age_seconds", help, [(Labels::new(), away)])?;
         let help = "Seconds since the state file could not be written for the first time; 0 while it can be. What the hub takes away meanwhile is in force, and not acknowledged";
         let unwritten = age(&self.0.unwritten);
-        gauges(&mut encoder, "state_file_unwritten_seconds", help, [(Labels::new(), unwritten)])
+        gauges(
+            &mut encoder,
+            "state_file_unwritten_seconds",
+            help,
+            [(Labels::new(), unwritten)],
+        )
     }
 }
 

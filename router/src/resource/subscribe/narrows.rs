@@ -141,7 +141,11 @@ mod tests {
                 target(|_| {}),
                 Some(target(|target| target.withdrawn = true)),
             ),
-            ("its CA", target(|_| {}), Some(target(|target| target.ca_pem = "new".to_owned()))),
+            (
+                "its CA",
+                target(|_| {}),
+                Some(target(|target| target.ca_pem = "new".to_owned())),
+            ),
             ("a token", credential(), None),
             ("a release", granted(), Some(owned(&[("a", Releasing, false)]))),
             ("a fence", granted(), Some(owned(&[("a", Granted, true)]))),
@@ -181,11 +185,7 @@ mod tests {
             ("the same", Some(shard(|_| {})), Some(shard(|_| {}))),
             ("a breaker", Some(target(|_| {})), Some(target(suspicious))),
             ("labels", Some(coverage()), None),
-            (
-                "a policy goes",
-                Some(of(Body::Policy(v1::Policy::default()))),
-                None,
-            ),
+            ("a policy goes", Some(of(Body::Policy(v1::Policy::default()))), None),
         ] {
             assert!(!narrows(before.as_ref(), after.as_ref()), "{row}");
         }

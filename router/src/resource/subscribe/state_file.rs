@@ -5,7 +5,8 @@ use portolan_runtime::ReadyHandle;
 use super::HubMetrics;
 
 /// What completes "it waits for" in the check. Without the path: anybody may ask.
-const WAITS_FOR: &str = "a disk that takes its state: what the hub takes away is in force and not acknowledged, see the log";
+const WAITS_FOR: &str =
+    "a disk that takes its state: what the hub takes away is in force and not acknowledged, see the log";
 
 /// The way to those who are told.
 #[derive(Debug, Clone, Default)]

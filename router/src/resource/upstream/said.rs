@@ -15,8 +15,14 @@ const SAID: [(&str, &str); 6] = [
     ),
     ("certificate expired", "its certificate has expired"),
     ("Expired", "its certificate has expired"),
-    ("not valid yet", "its certificate is not valid yet, by this router's clock"),
-    ("NotValidYet", "its certificate is not valid yet, by this router's clock"),
+    (
+        "not valid yet",
+        "its certificate is not valid yet, by this router's clock",
+    ),
+    (
+        "NotValidYet",
+        "its certificate is not valid yet, by this router's clock",
+    ),
 ];
 /// Libraries send people to their manuals.
 const LINKS: [&str; 2] = ["https://", "http://"];

@@ -42,7 +42,9 @@ impl http_body::Body for InYaml {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-            let Some(yaml) = &mut self.yaml else { return Poll::Ready(None) };
+            let Some(yaml) = &mut self.yaml else {
+                return Poll::Ready(None);
+            };
             let written = match frame {
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 // Trailers say nothing here.

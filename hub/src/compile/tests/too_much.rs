@@ -1,0 +1,126 @@
+//! What one author's specs weigh: the excess is refused by name, and nobody else has to do with it.
+
+use portolan_crds::{AUTHOR_BYTES_MAX, ObjectLimiter};
+
+use super::roots::sized;
+use super::*;
+
+const KIB: usize = 1024;
+
+/// `spec` with limits of about so many bytes that narrow nothing else.
+fn with_limits(spec: ShardingConfigSpec, bytes: usize) -> ShardingConfigSpec {
+    let values: Vec<_> = (0..bytes / 63).map(|index| format!("{index:060}")).collect();
+    let expressions = values
+        .chunks(4000)
+        .map(|values| json!({"key": "a", "operator": "NotIn", "values": values}));
+    let limit = json!({
+        "relateResources": [{"apiGroups": [""], "resources": ["secrets"]}],
+        "selector": {"matchExpressions": expressions.collect::<Vec<_>>()},
+    });
+    let limit: ObjectLimiter = serde_json::from_value(limit).unwrap();
+    ShardingConfigSpec {
+        limits: vec![limit],
+        ..spec
+    }
+}
+
+fn heavy(namespace: &str) -> ShardingConfigSpec {
+    with_limits(spec(&[("west", &[namespace])]), 700 * KIB)
+}
+
+fn evil(name: &str) -> ShardName {
+    ShardName::new("evil", name).unwrap()
+}
+
+fn refusal<'a>(world: &'a World, name: &ShardName) -> Option<(ConditionReason, &'a str)> {
+    let refusal = world.shards[name].refusal.as_ref()?;
+    Some((refusal.reason, refusal.message.as_str()))
+}
+
+#[test]
+fn what_is_too_much_of_one_author_is_refused_by_name() {
+    let mut fleet = Fleet::new(&[]);
+    for index in 0..30 {
+        fleet.apply_of(&evil(&format!("e-{index:02}")), heavy(&format!("ns-{index}")));
+    }
+    fleet.apply("calm", spec(&[("west", &["mine"])]));
+    let world = fleet.compile(u64::MAX);
+    let accepted: Vec<_> = world
+        .state
+        .accepted
+        .keys()
+        .filter(|name| name.namespace() == "evil")
+        .collect();
+    let fitting = AUTHOR_BYTES_MAX / (700 * KIB);
+    assert!((fitting - 1..=fitting).contains(&accepted.len()), "{accepted:?}");
+    assert_eq!(accepted.first().map(|name| name.name()), Some("e-00"), "the oldest");
+    assert_eq!(refusal(&world, &shard_name("calm")), None, "another's");
+    let (reason, message) = refusal(&world, &evil("e-29")).unwrap();
+    assert_eq!(reason, ConditionReason::TooMuch);
+    for part in ["\"evil\"", "e-10 7", &AUTHOR_BYTES_MAX.to_string()] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    // What is in force stays, and may become less.
+    let refused = evil("e-29");
+    fleet.apply_of(&evil("e-00"), spec(&[("west", &["ns-0"])]));
+    fleet.apply_of(&refused, heavy("ns-29"));
+    let world = fleet.compile(u64::MAX);
+    assert_eq!(refusal(&world, &evil("e-00")), None);
+    let world_again = fleet.compile(u64::MAX);
+    let refused = world_again
+        .shards
+        .values()
+        .filter(|verdict| verdict.refusal.is_some())
+        .count();
+    let before = world
+        .shards
+        .values()
+        .filter(|verdict| verdict.refusal.is_some())
+        .count();
+    assert!(
+        refused <= before && refused < 30 - accepted.len(),
+        "there is room again: {refused}"
+    );
+}
+
+#[test]
+fn a_root_weighs_what_its_children_repeat() {
+    let mut fleet = Fleet::new(&[]);
+    fleet.apply("root", with_limits(sized(1024), 60 * KIB));
+    let world = fleet.compile(u64::MAX);
+    let (reason, message) = refusal(&world, &shard_name("root")).unwrap();
+    assert_eq!(reason, ConditionReason::TooMuch, "{message}");
+    for part in ["spec.root", "of 1024 children", "limits", "shardingSize"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert!(world.state.roots.is_empty());
+    fleet.apply("root", with_limits(sized(16), 60 * KIB));
+    let world = fleet.compile(u64::MAX);
+    assert_eq!(refusal(&world, &shard_name("root")), None);
+    assert_eq!(world.state.roots.len(), 1);
+}
+
+#[test]
+fn roots_that_come_at_once_count_each_other() {
+    let mut fleet = Fleet::new(&[]);
+    for index in 0..4 {
+        let mut spec = with_limits(sized(64), 60 * KIB);
+        spec.root.as_mut().unwrap().prefix = format!("op-{index}");
+        for entry in &mut spec.clusters {
+            entry.namespaces = vec![format!("ns-{index}")];
+        }
+        fleet.apply(&format!("root-{index}"), spec);
+    }
+    for _ in 0..3 {
+        let world = fleet.compile(u64::MAX);
+        fleet.write_children(&world);
+        let in_force: Vec<_> = world.state.roots.keys().map(|name| name.name()).collect();
+        assert_eq!(in_force, ["root-0", "root-1"]);
+        let (reason, message) = refusal(&world, &shard_name("root-3")).unwrap();
+        assert_eq!(reason, ConditionReason::TooMuch, "{message}");
+        assert!(
+            message.contains("in 64 children") && message.contains("root-0"),
+            "{message}"
+        );
+    }
+}
