@@ -168,7 +168,9 @@ impl WatchMerge {
         let this = &self.legs[leg];
         let at = self.legs.position(leg).version().unwrap_or(0);
         let until = this.change.as_ref().map_or(0, |change| change.until);
-        this.state.is_live() && at < until.max(this.exact_from)
+        // What has left is told once some member has said of what type it is.
+        let untold = !self.deletes.is_empty() && !self.emitter.knows_type();
+        this.state.is_live() && (untold || at < until.max(this.exact_from))
     }
 
     /// Whether what came to the leg's share is being read.

@@ -85,6 +85,7 @@ fn nobody_waits_for_a_member_that_is_to_be_asked_in_another_way() {
             start: Start::Exact(11)
         }]
     );
+    assert!(!merge.is_catching_up(0));
     let mut listing = merge.listing(0);
     assert_eq!(listing.page(page("c").as_bytes()), Ok(None));
     let act = merge.listed(0, listing, &mut out);
@@ -157,4 +158,17 @@ fn a_deletion_waits_for_who_was_given_just_that_namespace() {
             "{given}: {said}"
         );
     }
+}
+
+#[test]
+fn what_left_before_any_member_has_said_its_type_hurries_the_stream() {
+    let (mut merge, mut out) = resumed([&["a", "c"], &["b"]], [false, false]);
+    merge.replan(&view(2), asked([&["a"], &["b"]], [false, false]), &mut out);
+    let mut listing = merge.listing(0);
+    listing.page(page("c").as_bytes()).unwrap();
+    merge.listed(0, listing, &mut out);
+    merge.flush(&mut out);
+    assert!(out.is_empty() && merge.is_catching_up(0));
+    let (_, said) = feed(&mut merge, 0, &bookmark(10, false), &mut out);
+    assert!(said.contains("DELETED") && !merge.is_catching_up(0), "{said}");
 }
