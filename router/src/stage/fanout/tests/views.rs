@@ -92,6 +92,41 @@ fn object(namespace: &str, version: u64) -> Bytes {
 }
 
 #[tokio::test]
+async fn what_came_is_read_by_a_watch_where_its_member_does_not_list_it() {
+    let mut world = sharded(&["east"]).await;
+    let older = {
+        let mut cursor = Cursor::new(&world.universe.at(5));
+        cursor.set(world.plan.legs[0].slot, Slot::At(10));
+        cursor.encode().unwrap()
+    };
+    let started = world.start(&format!("resourceVersion={older}&allowWatchBookmarks=true"));
+    let (_, _stream) = world.members[0].opens().await;
+    let mut watch = started.await.unwrap().unwrap();
+    let mending = async {
+        // Not with a field selector, and not without.
+        for _ in 0..2 {
+            world.members[0].refuses(400).await;
+        }
+        let (path, mut entering) = world.members[0].opens().await;
+        assert!(path.contains("sendInitialEvents=true"), "{path}");
+        entering
+            .send_data([object("d", 8), bookmark(12, true)].concat().into(), false)
+            .unwrap();
+        let (path, mut stream) = world.members[0].opens().await;
+        assert!(path.contains("resourceVersion=10&"), "{path}");
+        let more = [object("d", 11), object("a", 12), object("d", 13)];
+        stream.send_data(more.concat().into(), false).unwrap();
+        (entering, stream)
+    };
+    let reading = async {
+        for name in ["d", "a", "d"] {
+            watch.expect("ADDED", name).await;
+        }
+    };
+    let _streams = tokio::join!(mending, reading);
+}
+
+#[tokio::test]
 async fn a_watch_from_an_older_view_is_told_of_the_new_one() {
     let mut world = sharded(&["east"]).await;
     let older = {
@@ -138,7 +173,11 @@ async fn a_watch_from_an_older_view_is_told_of_the_new_one() {
         watch.expect("ADDED", "d").await;
     };
     let _streams = tokio::join!(mending, reading);
-    // Of another shard: what was whose there only the hub can say, and there is none.
+    foreign_views_wait(&mut world).await;
+}
+
+/// Of another shard: what was whose there only the hub can say, and there is none.
+async fn foreign_views_wait(world: &mut World) {
     let foreign = Universe::new("x", ["y".to_owned()]).identified("x", "y", 1, Format::Two);
     let started = world.start(&format!("resourceVersion={}", Cursor::new(&foreign).encode().unwrap()));
     match started.await.unwrap() {
