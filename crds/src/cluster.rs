@@ -152,6 +152,10 @@ pub enum IdentityMode {
      "openFor must be longer than nothing and at most 24h"),
     ("!has(self.maxOpenFor) || (duration(self.maxOpenFor) > duration('0s') && duration(self.maxOpenFor) <= duration('24h'))",
      "maxOpenFor must be longer than nothing and at most 24h"),
+    ("!has(self.slowUnary) || (duration(self.slowUnary) > duration('0s') && duration(self.slowUnary) <= duration('24h'))",
+     "slowUnary must be longer than nothing and at most 24h"),
+    ("!has(self.slowList) || (duration(self.slowList) > duration('0s') && duration(self.slowList) <= duration('24h'))",
+     "slowList must be longer than nothing and at most 24h"),
 ]))))]
 #[serde(rename_all = "camelCase")]
 pub struct Breaker {
@@ -176,6 +180,12 @@ pub struct Breaker {
     /// What the open time grows to while probes fail, such as "2m".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_open_for: Option<Duration>,
+    /// A read of one object that is answered sooner is not slow, whatever the cluster took minutes ago, such as "500ms".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_unary: Option<Duration>,
+    /// The same of a list and of the start of a watch, such as "2s".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_list: Option<Duration>,
     /// Breakers that are held by hand, at most one of each class and one for all; written by portolanctl breaker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 6), extend("x-kubernetes-list-type" = "atomic")))]

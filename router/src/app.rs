@@ -302,7 +302,9 @@ fn edge(parts: &Parts, clients: Tasks, tasks: &Tasks) -> Arc<Edge> {
         identifier,
         access,
         dispatcher: Arc::new(
-            Dispatcher::new(clients.clone(), metrics.dispatch.clone()).measured(metrics.queue.clone()),
+            Dispatcher::new(clients.clone(), metrics.dispatch.clone())
+                .measured(metrics.queue.clone())
+                .beside(metrics.load.lateness()),
         ),
         injected: metrics.injected.clone(),
         open: parts.open.clone(),

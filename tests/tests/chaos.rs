@@ -100,6 +100,7 @@ async fn scene(long: bool) -> Scene {
         address: &ground.theirs.address(),
         ca_pem: &String::from_utf8(ca_pem).unwrap(),
     };
+    ground.is_away_by(fault::AWAY);
     let peer = Peer::start(&ground.world, Some(second)).await.unwrap();
     let by_proxy = peer.door_to("west", "team-b").await.unwrap().with_prefix("/second");
     ground.by_proxy.set(by_proxy.clone()).unwrap();
@@ -116,6 +117,7 @@ async fn scene(long: bool) -> Scene {
         clients,
         well: Duration::from_secs(if long { 4 } else { 2 }),
         began: Instant::now(),
+        away: (fault::AWAY, Instant::now()),
         callers,
         _peer: peer,
     }

@@ -4,7 +4,7 @@ use std::time::Duration as StdDuration;
 
 use rustls_pki_types::pem::{PemObject, SectionKind};
 
-use super::thresholds::Thresholds;
+use super::thresholds::{Thresholds, check_time};
 use super::{Problem, Problems, Reason};
 use crate::cluster::{Access, Breaker, HandState, HeldBreaker, IdentityMode, LONGEST_BY_HAND, MemberClusterSpec};
 use crate::names::{is_dns_label, is_dns_subdomain};
@@ -134,6 +134,8 @@ fn check_breaker(problems: &mut Problems, breaker: &Breaker) {
         max_open_for: breaker.max_open_for.as_ref(),
     };
     thresholds.check(problems, "spec.breaker");
+    check_time(problems, "spec.breaker.slowUnary", breaker.slow_unary.as_ref());
+    check_time(problems, "spec.breaker.slowList", breaker.slow_list.as_ref());
     for (index, held) in breaker.by_hand.iter().enumerate() {
         let field = format!("spec.breaker.byHand[{index}]");
         let before = breaker.by_hand[..index].iter();

@@ -336,11 +336,11 @@ fn each_member_rule_names_its_field() {
             ],
         ),
         (
-            "{breaker: {consecutiveFailures: 5, failureRatio: 0.5, minRequests: 20, window: 30s, openFor: 5s, maxOpenFor: 2m}}",
+            "{breaker: {consecutiveFailures: 5, failureRatio: 0.5, minRequests: 20, window: 30s, openFor: 5s, maxOpenFor: 2m, slowUnary: 500ms, slowList: 2s}}",
             &[],
         ),
         (
-            "{breaker: {consecutiveFailures: 0, failureRatio: 0, minRequests: -1, window: 0s, openFor: 5, maxOpenFor: 25h}}",
+            "{breaker: {consecutiveFailures: 0, failureRatio: 0, minRequests: -1, window: 0s, openFor: 5, maxOpenFor: 25h, slowUnary: 0s, slowList: 25h}}",
             &[
                 "spec.breaker.consecutiveFailures: Invalid",
                 "spec.breaker.minRequests: Invalid",
@@ -348,6 +348,8 @@ fn each_member_rule_names_its_field() {
                 "spec.breaker.window: Invalid",
                 "spec.breaker.openFor: Invalid",
                 "spec.breaker.maxOpenFor: Invalid",
+                "spec.breaker.slowUnary: Invalid",
+                "spec.breaker.slowList: Invalid",
             ],
         ),
         (

@@ -46,7 +46,8 @@ impl Thresholds<'_> {
     }
 }
 
-fn check_time(problems: &mut Problems, field: &str, time: Option<&Duration>) -> Option<StdDuration> {
+/// A time that a breaker knows; `None`, and a problem, for one that is none.
+pub(super) fn check_time(problems: &mut Problems, field: &str, time: Option<&Duration>) -> Option<StdDuration> {
     match time?.parse() {
         Ok(time) if !time.is_zero() && time <= BREAKER_TIME_MAX => Some(time),
         Ok(_) => {

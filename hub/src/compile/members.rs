@@ -265,6 +265,8 @@ fn breaker(breaker: &portolan_crds::Breaker) -> v1::Breaker {
         max_open_for_milliseconds: milliseconds(&breaker.max_open_for),
         by_hand: breaker.by_hand.iter().map(held).collect(),
         suspicious: false,
+        slow_unary_milliseconds: milliseconds(&breaker.slow_unary),
+        slow_list_milliseconds: milliseconds(&breaker.slow_list),
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::harness::{Bounds, OTHER, Router, USER, ask, json};
 use super::*;
 use crate::resource::access::{MemberAnswer, MemberApi};
-use crate::resource::breaker::State;
+use crate::resource::breaker::{Readyz, State};
 use crate::resource::queues::Turn;
 use crate::resource::upstream::scripted::{Backend, Order, Script, head, plain, read_all, script, until_reset};
 use crate::value::traffic::TrafficClass;

@@ -10,6 +10,7 @@ mod askers;
 mod beside;
 mod by_hand;
 mod core;
+mod lag;
 mod pace;
 mod report;
 mod shared;
@@ -21,7 +22,7 @@ use std::time::Duration;
 pub(crate) use self::beside::{Beside, BesidePass};
 pub(crate) use self::by_hand::{ByHand, Held};
 pub(crate) use self::core::{Outcome, Probe, Readyz};
-pub(crate) use self::pace::Size;
+pub(crate) use self::pace::{Size, Took};
 pub(crate) use self::report::{Change, Refused, Report};
 pub(crate) use self::shared::{Breaker, Pass};
 pub(crate) use self::why::{State, Transition};
@@ -44,6 +45,11 @@ pub(crate) const LEASE_PROBE_EVERY: Duration = Duration::from_secs(2);
 /// A probe keeps others of its kind waiting for so long. Most are answered by then, and what hangs may hang by who asked.
 pub(crate) const PROBE_ALONE: Duration = Duration::from_secs(2);
 
+/// Time to the head of an answer below which no read of one object or of a document is slow, whatever the member took minutes ago.
+pub(crate) const SLOW_UNARY: Duration = Duration::from_millis(500);
+/// The same of a list, and of the start of a watch.
+pub(crate) const SLOW_LIST: Duration = Duration::from_secs(2);
+
 /// Thresholds of one breaker: the defaults, overridden per member by `MemberCluster.spec.breaker`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Settings {
@@ -54,6 +60,8 @@ pub(crate) struct Settings {
     pub(crate) window: Duration,
     pub(crate) open_for: Duration,
     pub(crate) max_open_for: Duration,
+    /// Of the class of traffic: an answer that came sooner does not lag.
+    pub(crate) slow: Duration,
 }
 
 impl Default for Settings {
@@ -65,6 +73,7 @@ impl Default for Settings {
             window: WINDOW,
             open_for: OPEN_FOR,
             max_open_for: MAX_OPEN_FOR,
+            slow: SLOW_UNARY,
         }
     }
 }

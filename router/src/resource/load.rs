@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use self::core::{Core, Reason};
 pub(crate) use self::core::{Level, Settings, Shedding};
 use self::memory::Memory;
-pub(crate) use self::metrics::LoadMetrics;
+pub(crate) use self::metrics::{Lateness, LoadMetrics};
 
 /// Between two timers whose lateness is measured: often enough to see a stall of a second within a few.
 const DELAY_EVERY: Duration = Duration::from_millis(100);

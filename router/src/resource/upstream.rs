@@ -58,7 +58,7 @@ pub(crate) use self::proof::AUDIT_ID;
 use self::readyz::Looks;
 use self::resolve::Resolver;
 use self::retry::RetryBudget;
-use crate::resource::breaker::{self, Breaker};
+use crate::resource::breaker::{self, Breaker, SLOW_LIST, SLOW_UNARY};
 use crate::resource::queues::{Queues, Room};
 use crate::value::fault::Fault;
 use crate::value::hashed::HashMap;
@@ -245,12 +245,15 @@ impl Upstreams {
 
 impl Upstream {
     fn new(target: &Arc<Target>, connector: &Connector) -> Self {
-        let breaker = || Breaker::new(breaker_settings(&target.breaker), connector.changed.clone());
+        let breaker = |class| {
+            let settings = breaker_settings(&target.breaker, class);
+            Breaker::looking(settings, connector.changed.clone(), connector.looks.clone())
+        };
         Self {
             cluster: target.cluster.clone(),
             target: target.clone(),
             transport: Transport::new(target, connector),
-            breakers: TrafficClass::ALL.map(|_| breaker()),
+            breakers: TrafficClass::ALL.map(breaker),
             queues: Queues::default(),
             room: Room::new(target.cluster.clone()),
             places: Places::default(),
@@ -280,7 +283,7 @@ impl Upstream {
         self.suspicious.store(settings.suspicious, Ordering::Relaxed);
         for class in TrafficClass::ALL {
             let breaker = self.breaker(class);
-            breaker.configure(breaker_settings(settings));
+            breaker.configure(breaker_settings(settings, class));
             breaker.by_hand(by_hand::of(class, &settings.by_hand));
         }
     }
@@ -435,7 +438,7 @@ impl Drop for Transport {
 }
 
 /// The member's own thresholds; zero means the router's default. Half of what counts failures while it is under suspicion.
-fn breaker_settings(wire: &v1::Breaker) -> breaker::Settings {
+fn breaker_settings(wire: &v1::Breaker, class: TrafficClass) -> breaker::Settings {
     let default = breaker::Settings::default();
     let millis = |value: u32, default| {
         if value == 0 {
@@ -457,6 +460,12 @@ fn breaker_settings(wire: &v1::Breaker) -> breaker::Settings {
         window: millis(wire.window_milliseconds, default.window),
         open_for: millis(wire.open_for_milliseconds, default.open_for),
         max_open_for: millis(wire.max_open_for_milliseconds, default.max_open_for),
+        slow: match class {
+            TrafficClass::List | TrafficClass::Watch => millis(wire.slow_list_milliseconds, SLOW_LIST),
+            TrafficClass::Unary | TrafficClass::Upgrade | TrafficClass::TokenReview => {
+                millis(wire.slow_unary_milliseconds, SLOW_UNARY)
+            }
+        },
     }
 }
 

@@ -39,6 +39,7 @@ use self::upgrade::Tunnel;
 use crate::decision::plan::Forward;
 use crate::decision::rewrite;
 use crate::resource::breaker::Probe;
+use crate::resource::load::Lateness;
 use crate::resource::queues::{Class, QueueMetrics, Seat};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, Place, Upstream, UpstreamError};
@@ -85,6 +86,7 @@ pub(crate) struct Dispatcher {
     tasks: Tasks,
     metrics: DispatchMetrics,
     waits: QueueMetrics,
+    late: Lateness,
 }
 
 /// A leg that has a seat at its member: what its steps share.
@@ -93,6 +95,8 @@ struct Run {
     upstream: Arc<Upstream>,
     bearer: HeaderValue,
     metrics: DispatchMetrics,
+    /// Of this router: what it makes late says nothing of the member.
+    late: Lateness,
     /// Of a watch: when its head is to be here, whatever it has waited for before.
     head_until: Instant,
 }
@@ -103,7 +107,14 @@ impl Dispatcher {
             tasks,
             metrics,
             waits: QueueMetrics::default(),
+            late: Lateness::default(),
         }
+    }
+
+    /// How late this router itself is.
+    pub(crate) fn beside(mut self, late: Lateness) -> Self {
+        self.late = late;
+        self
     }
 
     /// Tells these how long legs wait for their members.
@@ -182,12 +193,13 @@ impl Dispatcher {
         } else {
             turns.seat().await?
         };
-        let metrics = self.metrics.clone();
+        let (metrics, late) = (self.metrics.clone(), self.late.clone());
         let run = Run {
             leg,
             upstream,
             bearer,
             metrics,
+            late,
             head_until,
         };
         Ok((run, seat, place))

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::front::{Front, Frozen, Told};
 use crate::ground::{Ground, Way};
+use crate::load::Callers;
 use crate::{disk, flood};
 
 /// What happens to west, or to the router.
@@ -27,6 +28,8 @@ pub(crate) enum Kind {
     Hundredth,
     TenTimes,
     Slow,
+    Busier,
+    Tenfold,
     Half,
     Reader,
     Flood,
@@ -52,6 +55,8 @@ pub(crate) struct Case {
     pub(crate) opens: Opens,
     /// How long it goes on, or once it is open where it is to open.
     pub(crate) lasts: Duration,
+    /// How much longer west takes than it does here, before it begins.
+    pub(crate) away: Duration,
 }
 
 const fn case(kind: Kind, name: &'static str, opens: Opens, seconds: u64) -> Case {
@@ -61,6 +66,7 @@ const fn case(kind: Kind, name: &'static str, opens: Opens, seconds: u64) -> Cas
         name,
         opens,
         lasts,
+        away: AWAY,
     }
 }
 
@@ -70,7 +76,11 @@ const fn within(seconds: u64) -> Opens {
 
 /// What the hub must not be away for at its beginning or end is at the edges. What restarts the router comes last, and what asks a lot
 /// after what depends on the member's pace.
-pub(crate) const ALL: [Case; 18] = [
+pub(crate) const ALL: [Case; 20] = [
+    Case {
+        away: NEAR,
+        ..case(Kind::Busier, "busy: from 3 to 60 ms", Opens::Never, 30)
+    },
     case(Kind::Half, "half the endpoints gone", within(10), 8),
     case(Kind::Reset, "RST", within(1), 8),
     case(Kind::Unanswered, "SYN blackhole", within(10), 8),
@@ -84,6 +94,7 @@ pub(crate) const ALL: [Case; 18] = [
     case(Kind::Hundredth, "1 % slow", Opens::Never, 30),
     case(Kind::TenTimes, "ten times slower than itself", within(30), 6),
     case(Kind::Slow, "5 s slow", within(30), 6),
+    case(Kind::Tenfold, "ten times the load", Opens::Never, 30),
     case(Kind::Reader, "slow reader", Opens::Never, 10),
     case(Kind::Flood, "caller flood", Opens::Never, 10),
     case(Kind::ClockFast, "router's clock 5 minutes fast", Opens::Never, 12),
@@ -95,9 +106,17 @@ pub(crate) const ALL: [Case; 18] = [
 #[derive(Default)]
 pub(crate) struct Inflicted {
     frozen: Vec<Frozen>,
+    callers: Vec<Callers>,
     going_on: JoinSet<()>,
 }
 
+/// Members are in other places than routers; one that is ten times as slow is slow then. What a busy machine adds is little beside it.
+pub(crate) const AWAY: Duration = Duration::from_millis(100);
+/// A member beside the router that has little to do, and what it takes when it is busy.
+const NEAR: Duration = Duration::from_millis(3);
+const BUSY: Duration = Duration::from_millis(60);
+/// Callers beside those who ask all the time.
+const MORE: usize = 9;
 /// What is slow, is so by that.
 const SLOW: Duration = Duration::from_secs(5);
 const CLOCK: i32 = 300;
@@ -105,7 +124,10 @@ const CLOCK: i32 = 300;
 impl Kind {
     /// Whether it shows only against what the member took minutes ago.
     pub(crate) fn needs_a_pace(self) -> bool {
-        matches!(self, Self::Hundredth | Self::TenTimes | Self::Slow)
+        matches!(
+            self,
+            Self::Hundredth | Self::TenTimes | Self::Slow | Self::Busier | Self::Tenfold
+        )
     }
 
     /// What is no fault yet, and takes the router away.
@@ -152,6 +174,12 @@ impl Kind {
             Self::Reader => flood::unread(&mut inflicted.going_on, ground).await?,
             Self::Flood => flood::flood(&mut inflicted.going_on, ground).await?,
             Self::Disk => disk::fill(ground).await?,
+            Self::Busier => ground.is_away_by(BUSY),
+            Self::Tenfold => {
+                for _ in 0..MORE {
+                    inflicted.callers.push(Callers::start(ground.sick_door().await?));
+                }
+            }
             Self::ClockFast | Self::ClockSlow => {}
         }
         Ok(inflicted)
@@ -173,6 +201,7 @@ impl Kind {
                 }
             }
             Self::Disk => disk::empty(ground).await?,
+            Self::Busier => ground.is_away_by(NEAR),
             _ => {}
         }
         Ok(())

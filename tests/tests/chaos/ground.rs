@@ -27,9 +27,6 @@ pub(crate) const WEST: &str = "/api/v1/namespaces/team-b/configmaps";
 pub(crate) const EAST: &str = "/api/v1/namespaces/team-c/configmaps";
 const CRD: &str = include_str!("../../../examples/greeting-crd.yaml");
 
-/// Members are in other places than routers. What a busy machine adds is little beside it, and no pace of the member's.
-const AWAY: Duration = Duration::from_millis(40);
-
 /// Becomes what comes after its first argument, the state folder, which a tmpfs of half a megabyte that holds the same stands
 /// before: in a mount namespace of its own, which needs no rights.
 const SMALL_DISK: &str = r#"
@@ -49,7 +46,6 @@ impl Way {
         let west = world.cluster("west");
         // Its runtime must not end in another's.
         let front = Box::leak(Box::new(Front::start(&west.direct_url(), west.ca_pem())?));
-        front.is_away_by(AWAY);
         Ok(Self {
             stage: before(front)?,
             front,
@@ -142,6 +138,13 @@ impl Ground {
         })
         .await;
         Ok(())
+    }
+
+    /// West takes so much longer by both ways.
+    pub(crate) fn is_away_by(&self, away: Duration) {
+        for way in [&self.ours, &self.theirs] {
+            way.front.is_away_by(away);
+        }
     }
 
     /// The router again, with its clock so many seconds ahead.

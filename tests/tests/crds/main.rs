@@ -315,6 +315,8 @@ const BAD_MEMBER: &[(&str, &str)] = &[
     ),
     ("breaker: {failureRatio: 1.5}", "failureRatio"),
     ("breaker: {window: '30'}", "breaker.window"),
+    ("breaker: {slowUnary: 0s}", "slowUnary must be longer than nothing"),
+    ("breaker: {slowList: 25h}", "slowList must be longer than nothing"),
     (
         "breaker: {openFor: 3m, maxOpenFor: 30s}",
         "maxOpenFor must not be shorter than openFor",
@@ -423,7 +425,7 @@ spec:
   identity: {mode: ServiceAccount}
   cordoned: true
   allowedNamespaces: [operators]
-  breaker: {consecutiveFailures: 1, failureRatio: 0.5, minRequests: 2, window: 1s, openFor: 1s, maxOpenFor: 1m,
+  breaker: {consecutiveFailures: 1, failureRatio: 0.5, minRequests: 2, window: 1s, openFor: 1s, maxOpenFor: 1m, slowUnary: 1s, slowList: 1m,
     byHand: [{trafficClass: List, state: Open, reason: x, by: y, since: '2026-01-02T03:04:05Z', until: '2026-01-02T03:04:06Z'}]}
 status:
   observedGeneration: 1

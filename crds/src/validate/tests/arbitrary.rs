@@ -180,7 +180,9 @@ pub(super) fn any_member() -> impl Strategy<Value = MemberClusterSpec> {
                 min_requests: number,
                 window: window.clone().map(Into::into),
                 open_for: window.map(Into::into),
-                max_open_for: time.map(Into::into),
+                max_open_for: time.clone().map(Into::into),
+                slow_unary: time.clone().map(Into::into),
+                slow_list: time.map(Into::into),
                 by_hand: Vec::new(),
             }),
             ..MemberClusterSpec::default()

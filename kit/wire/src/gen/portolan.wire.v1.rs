@@ -771,6 +771,11 @@ pub struct Breaker {
     /// The member's agent says that the API server is not ready: routers look for themselves, and half as many failures open it.
     #[prost(bool, tag = "8")]
     pub suspicious: bool,
+    /// What is answered sooner is not slow: a read of one object; a list, or the start of a watch.
+    #[prost(uint32, tag = "9")]
+    pub slow_unary_milliseconds: u32,
+    #[prost(uint32, tag = "10")]
+    pub slow_list_milliseconds: u32,
 }
 /// A breaker that people hold.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -129,11 +129,22 @@ async fn a_dead_member_opens_its_breaker_and_only_its_own() {
     assert_eq!(router.get(PODS).await.status(), 200, "east goes on");
 }
 
-#[tokio::test]
-async fn reads_far_behind_the_members_pace_open_its_breaker_and_writes_do_not() {
-    let backend = Backend::start(100, plain()).await;
+/// A caller that is alone at a member which takes some milliseconds, and took none before; `looked`: how long `/readyz` takes.
+async fn behind_its_pace(looked: Duration) -> (Backend, Router) {
+    let backend = Backend::start(100, {
+        script(|_, mut respond| async move {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let mut body = respond.send_response(head(200), false).unwrap();
+            let _ = body.send_data(Bytes::from_static(b"{}"), true);
+        })
+    })
+    .await;
     let mut target = backend.target("east");
     (target.breaker.window_milliseconds, target.breaker.min_requests) = (200, 4);
+    (
+        target.breaker.slow_unary_milliseconds,
+        target.breaker.slow_list_milliseconds,
+    ) = (2, 2);
     let router = Router::start([target], Bounds::default()).await;
     let upstream = router.routing.load().upstreams.get("east").unwrap().clone();
     for class in TrafficClass::ALL {
@@ -145,14 +156,55 @@ async fn reads_far_behind_the_members_pace_open_its_breaker_and_writes_do_not() 
         let response = client.send_request(ask("POST", PODS, "{}")).await.unwrap();
         assert_eq!(response.status(), 200);
     }
-    assert_eq!(upstream.breaker(TrafficClass::Unary).report().state, State::Closed);
-    while upstream.breaker(TrafficClass::List).report().state == State::Closed {
-        assert!(began.elapsed() < PATIENCE);
-        router.get(PODS).await;
+    for (class, path) in [
+        (TrafficClass::List, PODS.to_owned()),
+        (TrafficClass::Unary, format!("{PODS}/x")),
+    ] {
+        let breaker = upstream.breaker(class);
+        assert_eq!(breaker.report().state, State::Closed);
+        let mut looks = 0;
+        while breaker.report().state == State::Closed && looks < 10 {
+            assert!(began.elapsed() < PATIENCE);
+            router.get(&path).await;
+            if breaker.wants_readyz() {
+                breaker.readyz(Readyz::Ready, looked);
+                looks += 1;
+            }
+        }
+        assert!(looks > 0, "nobody else says that it is the member");
     }
-    let report = upstream.breaker(TrafficClass::List).report();
-    assert!(report.transitions.contains_key("slower-than-itself"), "{report:?}");
     assert_eq!(upstream.breaker(TrafficClass::Watch).report().state, State::Closed);
+    (backend, router)
+}
+
+#[tokio::test]
+async fn reads_far_behind_the_members_pace_open_its_breaker_for_reads_and_writes_do_not() {
+    let (_backend, router) = behind_its_pace(Duration::from_millis(2)).await;
+    for class in [TrafficClass::List, TrafficClass::Unary] {
+        let report = router
+            .routing
+            .load()
+            .upstreams
+            .get("east")
+            .unwrap()
+            .breaker(class)
+            .report();
+        assert!(report.transitions.contains_key("slower-than-itself"), "{report:?}");
+    }
+    assert_eq!(router.get(PODS).await.status(), 429);
+    assert_eq!(router.get(&format!("{PODS}/x")).await.status(), 503);
+    let mut client = router.http2().await;
+    for _ in 0..20 {
+        let response = client.send_request(ask("POST", PODS, "{}")).await.unwrap();
+        assert_eq!(response.status(), 200, "it is open for reads");
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_says_at_once_that_it_is_ready_is_not_slow_for_one_shard() {
+    let (_backend, router) = behind_its_pace(Duration::from_millis(1)).await;
+    assert_eq!(router.get(PODS).await.status(), 200);
+    assert_eq!(router.get(&format!("{PODS}/x")).await.status(), 200);
 }
 
 #[tokio::test]

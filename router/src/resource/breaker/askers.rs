@@ -92,6 +92,13 @@ impl Askers {
         }
     }
 
+    /// Whether no more than one tenant used the member within the window.
+    pub(super) fn is_alone(&self, now: Instant, window: Duration) -> bool {
+        let recent = |seen: &&Seen| seen.used.is_some_and(|at| now.saturating_duration_since(at) < window);
+        let all = self.tenants.values().chain([&self.others]);
+        all.filter(recent).nth(1).is_none()
+    }
+
     /// The caller's own breaker, closed if there was none; `None` where there are too many.
     pub(super) fn own(&mut self, caller: &Caller, settings: Settings, now: Instant) -> Option<&mut Core> {
         let id = CallerId::of(caller);

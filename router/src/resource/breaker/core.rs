@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::lag::{Lag, Lags};
 use super::why::{State, Transition, Why};
 use super::window::Window;
 use super::{LEASE_PROBE_EVERY, PROBE_ALONE, Settings};
@@ -133,16 +134,13 @@ pub(super) struct Core {
     epoch: u64,
     consecutive: u32,
     window: Window,
-    /// Answers, and those that lag.
-    paces: Window,
-    /// Requests that lag and have no answer yet.
-    waiting: u32,
-    /// Since when at least half of them do.
-    lags_since: Option<Instant>,
+    lags: Lags,
     /// Openings without a quiet time between them.
     openings: u32,
     /// Of the present opening.
     word: Word,
+    /// It is open, or half-open, for slowness: what has no pace passes, and tells nothing while it is open.
+    for_reads: bool,
     open_until: Option<Instant>,
     closed_at: Option<Instant>,
     /// Since when each kind of probe is under way.
@@ -159,11 +157,10 @@ impl Core {
             epoch: 0,
             consecutive: 0,
             window: Window::default(),
-            paces: Window::default(),
-            waiting: 0,
-            lags_since: None,
+            lags: Lags::default(),
             openings: 0,
             word: Word::Ignored,
+            for_reads: false,
             open_until: None,
             closed_at: None,
             probing: [None; Probe::ALL],
@@ -200,6 +197,7 @@ impl Core {
             State::HalfOpen if !self.is_probing(probe, now) => self.pass_probe(probe, now),
             State::Open if probe == Probe::Lease && self.lets_renew() => self.pass(Some((probe, now))),
             State::Open if self.is_lease_due(probe, now) => self.pass_probe(probe, now),
+            State::Open | State::HalfOpen if self.lets_pass(probe) => self.pass(None),
             State::HalfOpen => Admission::Refuse {
                 retry_in: Duration::from_secs(1),
             },
@@ -217,7 +215,8 @@ impl Core {
     pub(super) fn refuses(&self, now: Instant, probe: Probe) -> Option<Duration> {
         let left = self.open_until?.saturating_duration_since(now);
         let renews = (probe == Probe::Lease && self.lets_renew()) || self.is_lease_due(probe, now);
-        (self.state == State::Open && !left.is_zero() && !renews).then_some(left)
+        let passes = renews || self.lets_pass(probe);
+        (self.state == State::Open && !left.is_zero() && !passes).then_some(left)
     }
 
     /// Tells how an admitted request ended. `jitter` in 0..=1 spreads the open time of many routers.
@@ -226,6 +225,8 @@ impl Core {
             return None;
         }
         match ticket.probe {
+            // Passed by one that is open for reads.
+            None if self.state != State::Closed => None,
             None => self.record_closed(outcome, now, jitter),
             Some(probe) => self.record_probe(probe, outcome, now, jitter),
         }
@@ -273,59 +274,50 @@ impl Core {
     pub(super) fn unreachable(&mut self, now: Instant, jitter: f64) -> Option<Transition> {
         if self.state == State::Open {
             self.word = Word::Heeded;
+            self.for_reads = false;
             return None;
         }
         Some(self.open(now, jitter, Why::Unreachable, Word::Heeded))
     }
 
     /// A request was answered, at the member's own pace or far behind it. Opens when half of them lag, at volume, and go on
-    /// to: a pause is no failure.
-    pub(super) fn paced(&mut self, lags: bool, now: Instant, jitter: f64) -> Option<Transition> {
-        self.paces.count(now, self.settings.window, lags);
-        self.opens_for_lag(now, jitter)
+    /// to: a pause is no failure. `sure`: asked when it would open.
+    pub(super) fn paced(&mut self, lags: bool, now: Instant, jitter: f64, sure: impl FnOnce() -> bool) -> Lag {
+        self.lags.answered(lags, now, &self.settings);
+        self.opens_for_lag(now, jitter, sure)
     }
 
     /// A request has waited for longer than the member's own pace, and waits on: as if it had been answered now, until
     /// [`Self::waits_no_more`] is told of the state that this returns. The slower a member is, the fewer answers there are to
     /// tell by.
-    pub(super) fn waits(&mut self, now: Instant, jitter: f64) -> (u64, Option<Transition>) {
+    pub(super) fn waits(&mut self, now: Instant, jitter: f64, sure: impl FnOnce() -> bool) -> (u64, Lag) {
         let state = self.epoch;
-        self.waiting = self.waiting.saturating_add(1);
-        (state, self.opens_for_lag(now, jitter))
+        self.lags.waits();
+        (state, self.opens_for_lag(now, jitter, sure))
     }
 
     pub(super) fn waits_no_more(&mut self, state: u64) {
         if state == self.epoch {
-            self.waiting = self.waiting.saturating_sub(1);
+            self.lags.waits_no_more();
         }
     }
 
-    fn opens_for_lag(&mut self, now: Instant, jitter: f64) -> Option<Transition> {
+    fn opens_for_lag(&mut self, now: Instant, jitter: f64, sure: impl FnOnce() -> bool) -> Lag {
         if self.state != State::Closed {
-            return None;
+            return Lag::No;
         }
-        let (slow, requests) = self.lag(now)?;
-        let since = *self.lags_since.get_or_insert(now);
-        let goes_on = now.saturating_duration_since(since) >= self.settings.window / 2;
-        goes_on.then(|| self.open(now, jitter, Why::Slower { slow, requests }, Word::Ignored))
+        let Some((slow, requests)) = self.lags.go_on(now, &self.settings) else {
+            return Lag::No;
+        };
+        if !sure() {
+            return Lag::Unsure;
+        }
+        Lag::Opens(self.open(now, jitter, Why::Slower { slow, requests }, Word::Ignored))
     }
 
-    /// How many lag, of how many, if that is at least half at volume.
-    pub(super) fn lag(&mut self, now: Instant) -> Option<(u32, u32)> {
-        let settings = self.settings;
-        let (answered, slow) = self.paces.totals(now, settings.window);
-        let (requests, slow) = (answered.saturating_add(self.waiting), slow.saturating_add(self.waiting));
-        // Answers of those who wait together come together: half of the volume is enough to go on.
-        let least = if self.lags_since.is_some() {
-            settings.min_requests.div_ceil(2)
-        } else {
-            settings.min_requests
-        };
-        if requests < least.max(1) || slow.saturating_mul(2) < requests {
-            self.lags_since = None;
-            return None;
-        }
-        Some((slow, requests))
+    /// Whether many lag still, after one that waited is gone.
+    pub(super) fn lag(&mut self, now: Instant) -> bool {
+        self.lags.many(now, &self.settings).is_some()
     }
 
     /// The member answered a shard that this breaker does not refuse.
@@ -419,6 +411,7 @@ impl Core {
                 .map(|next| Some(next.map_or(due, |before| before.min(due))));
         }
         self.word = word;
+        self.for_reads = matches!(why, Why::Slower { .. });
         self.enter(State::Open, why)
     }
 
@@ -433,9 +426,7 @@ impl Core {
         self.epoch += 1;
         self.consecutive = 0;
         self.window = Window::default();
-        self.paces = Window::default();
-        self.waiting = 0;
-        self.lags_since = None;
+        self.lags = Lags::default();
         self.probing = [None; Probe::ALL];
         Transition { from, to, why }
     }
@@ -463,6 +454,11 @@ impl Core {
     /// What it is open for leaves renewals of elections alone: the member is slow, or hangs for some.
     fn lets_renew(&self) -> bool {
         self.word == Word::Ignored
+    }
+
+    /// Whether what it is open for is no matter of such a request: writes, and what may be silent, have no pace.
+    pub(super) fn lets_pass(&self, probe: Probe) -> bool {
+        self.for_reads && probe != Probe::Telling
     }
 }
 

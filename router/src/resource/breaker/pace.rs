@@ -1,7 +1,8 @@
-//! How long a member takes to answer, against its own pace of minutes ago: never against a constant.
+//! How long a member takes to answer, against its own pace of minutes ago.
 //!
 //! By size of the answer, in histograms of one minute each. An answer *lags* when it took several times what half of the
-//! answers took then, and longer than nearly all of them did. Pure. Called by `shared`; what comes of many that lag is `core`'s.
+//! answers took then, longer than nearly all of them did, and as long as a person would call slow: a member that was idle
+//! and is busy now takes many times what it took. Pure. Called by `shared`; what comes of many that lag is `core`'s.
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,24 @@ impl Size {
     }
 }
 
+/// This router's own lateness from which on times say nothing of a member, as part of what is slow.
+const OWN_PART: u32 = 10;
+
+/// How long a read took, up to the head of its answer or until now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Took {
+    pub(crate) time: Duration,
+    /// How late this router's own timers were meanwhile.
+    pub(crate) late: Duration,
+}
+
+impl Took {
+    /// Whether it says something of the member, where what takes less than `slow` is not slow.
+    pub(super) fn tells(&self, slow: Duration) -> bool {
+        self.late * OWN_PART <= slow
+    }
+}
+
 /// Of one class of traffic to one member.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
@@ -65,27 +84,28 @@ impl Default for Histogram {
 }
 
 impl Pace {
-    /// Counts an answer; whether it lags, if that can be told.
-    pub(super) fn took(&mut self, took: Duration, size: Size, now: Instant) -> Option<bool> {
+    /// Counts an answer; whether it lags, if that can be told. What took less than `slow` does not.
+    pub(super) fn took(&mut self, took: Duration, size: Size, slow: Duration, now: Instant) -> Option<bool> {
         let history = &mut self.of[size as usize];
         history.advance(now);
         let seconds = took.as_secs_f64();
         let count = &mut history.minutes[history.current].0[bucket(seconds)];
         *count = count.saturating_add(1);
-        history.lags(seconds)
+        history.lags(took, slow)
     }
 
     /// Whether a request that has waited for so long lags already, however large its answer may be; `None` as above.
-    pub(super) fn waits(&self, waited: Duration) -> Option<bool> {
-        let known = self.of.iter().filter_map(|history| history.lags(waited.as_secs_f64()));
+    pub(super) fn waits(&self, waited: Duration, slow: Duration) -> Option<bool> {
+        let known = self.of.iter().filter_map(|history| history.lags(waited, slow));
         known.reduce(|all, lags| all && lags)
     }
 }
 
 impl History {
-    fn lags(&self, seconds: f64) -> Option<bool> {
+    fn lags(&self, took: Duration, slow: Duration) -> Option<bool> {
         let (median, most) = self.before?;
-        Some(seconds > median * TIMES_MEDIAN && seconds > most * TIMES_MOST)
+        let seconds = took.as_secs_f64();
+        Some(took >= slow && seconds > median * TIMES_MEDIAN && seconds > most * TIMES_MOST)
     }
 
     fn advance(&mut self, now: Instant) {
@@ -163,7 +183,7 @@ mod tests {
         let mut lagged = 0;
         for number in 0..seconds * 10 {
             *now += Duration::from_millis(100);
-            lagged += u32::from(pace.took(took(number), Size::Small, *now) == Some(true));
+            lagged += u32::from(pace.took(took(number), Size::Small, Duration::ZERO, *now) == Some(true));
         }
         lagged
     }
@@ -180,11 +200,39 @@ mod tests {
             300,
             "ten times slower than itself"
         );
-        assert_eq!(pace.took(slow, Size::Large, now), None, "of that size nothing is known");
-        assert_eq!((pace.waits(fast), pace.waits(slow)), (Some(false), Some(true)));
-        assert_eq!(Pace::default().waits(slow), None);
+        let none = Duration::ZERO;
+        assert_eq!(
+            pace.took(slow, Size::Large, none, now),
+            None,
+            "of that size nothing is known"
+        );
+        assert_eq!(
+            (pace.waits(fast, none), pace.waits(slow, none)),
+            (Some(false), Some(true))
+        );
+        assert_eq!(Pace::default().waits(slow, none), None);
         answer(&mut pace, &mut now, 15 * 60, |_| slow);
         assert_eq!(answer(&mut pace, &mut now, 10, |_| slow), 0, "that is how it is now");
+    }
+
+    #[test]
+    fn what_is_not_slow_does_not_lag_however_fast_it_was() {
+        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        answer(&mut pace, &mut now, 240, |_| Duration::from_millis(3));
+        let slow = Duration::from_millis(500);
+        for (took, lags) in [(60, false), (499, false), (500, true)] {
+            let took = Duration::from_millis(took);
+            assert_eq!(pace.took(took, Size::Small, slow, now), Some(lags), "{took:?}");
+            assert_eq!(pace.waits(took, slow), Some(lags), "{took:?}");
+        }
+        let tells = |late| {
+            Took {
+                time: slow,
+                late: Duration::from_millis(late),
+            }
+            .tells(slow)
+        };
+        assert!(tells(50) && !tells(51));
     }
 
     #[test]

@@ -15,7 +15,8 @@ use super::Settings;
 use super::askers::{Askers, Reach};
 use super::by_hand::{ByHand, Held};
 use super::core::{Admission, Core, Outcome, Probe, Readyz};
-use super::pace::{Pace, Size};
+use super::lag::Lag;
+use super::pace::{Pace, Size, Took};
 use super::report::{Change, Refused, Report};
 use super::why::{State, Transition, Why};
 use crate::value::snapshot::{Caller, CallerId};
@@ -30,6 +31,10 @@ pub(crate) struct Breaker {
     inner: Mutex<Inner>,
     /// So that the usual state is known without the lock. Behind it by a moment at most.
     closed: AtomicBool,
+    /// Whether the router's own look is to say if it is the member that is slow.
+    unsure: AtomicBool,
+    /// Counts reasons to look. A watch: one look answers them all.
+    looks: watch::Sender<u64>,
     /// Counts the transitions of all breakers. A watch: those who report want the latest states, once.
     changes: watch::Sender<u64>,
     /// Counts those of this one, callers' own included. A watch: whoever waits for its turn looks again, once.
@@ -45,14 +50,17 @@ struct Inner {
     pace: Pace,
     /// Who saw it lag: apart, so that one slow answer makes nobody's failures everybody's.
     laggers: Askers,
+    /// When the member's `/readyz` was looked at last because of that, and how long its answer took.
+    looked: Option<(Instant, Duration)>,
     /// Not closed, and what failed is known of these only: others are let through.
     sole: Option<Arc<str>>,
     by_hand: ByHand,
 }
 
 impl Breaker {
-    /// Closed. `changes` is bumped at each transition; share one among all breakers that are reported together.
-    pub(crate) fn new(settings: Settings, changes: watch::Sender<u64>) -> Arc<Self> {
+    /// Closed. `changes` is bumped at each transition, `looks` when the member's `/readyz` is to be looked at; share them among all
+    /// breakers that are reported together.
+    pub(crate) fn looking(settings: Settings, changes: watch::Sender<u64>, looks: watch::Sender<u64>) -> Arc<Self> {
         let report = Report {
             state: State::Closed,
             reason: String::new(),
@@ -67,10 +75,13 @@ impl Breaker {
                 askers: Askers::default(),
                 pace: Pace::default(),
                 laggers: Askers::default(),
+                looked: None,
                 sole: None,
                 by_hand: ByHand::default(),
             }),
             closed: AtomicBool::new(true),
+            unsure: AtomicBool::new(false),
+            looks,
             changes,
             turned: watch::Sender::new(0),
         })
@@ -167,14 +178,17 @@ impl Breaker {
         self.change(|core| core.recover(Instant::now(), whatever))
     }
 
-    /// Whether the member's `/readyz` may end its open time.
+    /// Whether the member's `/readyz` may end its open time, or is to say whether it is the member that is slow.
     pub(crate) fn wants_readyz(&self) -> bool {
         let wants = |inner: &Inner| inner.by_hand.held.is_none() && inner.core.wants_readyz();
-        !self.closed.load(Ordering::Relaxed) && wants(&self.inner.lock())
+        self.unsure.load(Ordering::Relaxed) || (!self.closed.load(Ordering::Relaxed) && wants(&self.inner.lock()))
     }
 
-    /// What the member said of itself.
-    pub(crate) fn readyz(&self, found: Readyz) -> Option<Transition> {
+    /// What the member said of itself, and how long that took.
+    pub(crate) fn readyz(&self, found: Readyz, took: Duration) -> Option<Transition> {
+        if self.unsure.swap(false, Ordering::Relaxed) {
+            self.inner.lock().looked = Some((Instant::now(), took));
+        }
         self.change(|core| core.readyz(found))
     }
 
@@ -286,7 +300,10 @@ impl Breaker {
         };
         let paced = pass.took.take().filter(|_| all == Outcome::Success);
         let (transition, sole) = match paced.filter(|_| transition.is_none()) {
-            Some(took) => inner.paced(pass.tenant.as_ref(), took, now),
+            Some(took) => {
+                let (lag, sole) = inner.paced(pass.tenant.as_ref(), took, now);
+                (self.lagged(lag), sole)
+            }
             None => (transition, sole),
         };
         if waited.is_some() {
@@ -310,23 +327,48 @@ impl Breaker {
         transition.map(change(false)).or_else(|| own.map(change(true)))
     }
 
-    fn waits(&self, pass: &mut Pass, waited: Duration) -> Option<Transition> {
+    fn waits(&self, pass: &mut Pass, waited: Took) -> Option<Transition> {
         let now = Instant::now();
         let mut inner = self.inner.lock();
-        if inner.by_hand.held.is_some() || pass.waits.is_some() || inner.pace.waits(waited) != Some(true) {
+        let slow = inner.settings.slow;
+        let lags = waited.tells(slow) && inner.pace.waits(waited.time, slow) == Some(true);
+        if inner.by_hand.held.is_some() || pass.waits.is_some() || !lags {
             return None;
         }
         let reach = inner.lags(pass.tenant.as_ref(), now);
         if reach == Reach::Caller {
             return None;
         }
-        let (state, transition) = inner.core.waits(now, rand::random());
+        let Inner {
+            core,
+            laggers,
+            looked,
+            settings,
+            ..
+        } = &mut *inner;
+        let sure = || is_sure(laggers, *looked, settings, now);
+        let (state, lag) = core.waits(now, rand::random(), sure);
         pass.waits = Some(state);
+        let transition = self.lagged(lag);
         if transition.is_some() {
             inner.sole = pass.tenant.clone().filter(|_| reach == Reach::Sole);
         }
         self.publish(&mut inner, transition.as_ref());
         transition
+    }
+
+    /// What comes of requests that lag: where they are one tenant's alone, a look before anything else.
+    fn lagged(&self, lag: Lag) -> Option<Transition> {
+        match lag {
+            Lag::No => None,
+            Lag::Opens(transition) => Some(transition),
+            Lag::Unsure => {
+                if !self.unsure.swap(true, Ordering::Relaxed) {
+                    self.looks.send_modify(|count| *count += 1);
+                }
+                None
+            }
+        }
     }
 
     /// Under the lock, so that reports come in the order of the transitions.
@@ -343,8 +385,20 @@ impl Breaker {
     }
 }
 
+/// Whether those who see the member lag are not one tenant alone, whose requests may be slow by what they ask; of one alone,
+/// whether the router's own look was slow as well.
+fn is_sure(laggers: &Askers, looked: Option<(Instant, Duration)>, settings: &Settings, now: Instant) -> bool {
+    let recent = |(at, _): &(Instant, Duration)| now.saturating_duration_since(*at) < settings.window;
+    !laggers.is_alone(now, settings.window) || looked.filter(recent).is_some_and(|(_, took)| took >= settings.slow)
+}
+
 #[cfg(test)]
 impl Breaker {
+    /// One whose member nobody looks at.
+    pub(crate) fn new(settings: Settings, changes: watch::Sender<u64>) -> Arc<Self> {
+        Self::looking(settings, changes, watch::Sender::new(0))
+    }
+
     /// As if all answers of minutes ago had taken so long.
     pub(crate) fn learn(&self, pace: Duration) {
         self.inner.lock().pace.learn(pace, Instant::now());
@@ -398,11 +452,13 @@ impl Inner {
     fn paced(
         &mut self,
         tenant: Option<&Arc<str>>,
-        (took, size): (Duration, Size),
+        (took, size): (Took, Size),
         now: Instant,
-    ) -> (Option<Transition>, Option<Arc<str>>) {
-        let Some(lags) = self.pace.took(took, size, now) else {
-            return (None, None);
+    ) -> (Lag, Option<Arc<str>>) {
+        let slow = self.settings.slow;
+        let told = took.tells(slow).then(|| self.pace.took(took.time, size, slow, now));
+        let Some(lags) = told.flatten() else {
+            return (Lag::No, None);
         };
         let reach = if lags {
             self.lags(tenant, now)
@@ -414,7 +470,15 @@ impl Inner {
         };
         let counts = reach != Reach::Caller;
         let sole = tenant.filter(|_| reach == Reach::Sole).cloned();
-        (self.core.paced(counts, now, rand::random()), sole)
+        let Self {
+            core,
+            laggers,
+            looked,
+            settings,
+            ..
+        } = self;
+        let sure = || is_sure(laggers, *looked, settings, now);
+        (core.paced(counts, now, rand::random(), sure), sole)
     }
 
     /// How far it reaches that a request lags.

@@ -7,6 +7,7 @@ mod history;
 use std::time::Instant;
 
 use super::core::{Admission, Core, Ticket};
+use super::lag::Lag;
 use super::*;
 
 const PROBES: [Probe; 5] = [
@@ -30,6 +31,28 @@ fn pass(core: &mut Core, now: Instant, probe: Probe) -> Ticket {
 
 fn refused(core: &mut Core, now: Instant, probe: Probe) -> bool {
     matches!(core.admit(now, probe).0, Admission::Refuse { .. })
+}
+
+/// An answer that lags, or does not, where nobody doubts whose fault that is.
+fn paced(core: &mut Core, lags: bool, now: Instant) -> Option<Transition> {
+    opens(core.paced(lags, now, 1.0, || true))
+}
+
+fn opens(lag: Lag) -> Option<Transition> {
+    match lag {
+        Lag::Opens(transition) => Some(transition),
+        Lag::No | Lag::Unsure => None,
+    }
+}
+
+/// A breaker opened by answers that lag; and when it was.
+fn opened_for_lag(now: Instant) -> (Core, Instant) {
+    let (mut core, mut at) = (Core::new(settings()), now);
+    while core.state() == State::Closed {
+        paced(&mut core, true, at);
+        at += Duration::from_millis(100);
+    }
+    (core, at)
 }
 
 /// A breaker opened by failures in a row at `now`.
@@ -259,13 +282,9 @@ fn leases_that_are_no_elections_take_no_turn_of_those_that_are() {
 #[test]
 fn an_answered_renewal_says_nothing_of_what_is_slow() {
     let now = Instant::now();
-    let mut slower = Core::new(settings());
-    let mut at = now;
-    while slower.state() == State::Closed {
-        slower.paced(true, at, 1.0);
-        at += Duration::from_millis(100);
-    }
-    for (mut core, opened) in [(slower, at), (opened_by(Outcome::TimedOut, now), now)] {
+    let (slower, at) = opened_for_lag(now);
+    let hangs = opened_by(Outcome::TimedOut, now);
+    for (mut core, opened, for_reads) in [(slower, at, true), (hangs, now, false)] {
         let soon = opened + LEASE_PROBE_EVERY;
         let renewals = [(); 9].map(|()| pass(&mut core, soon, Probe::Lease));
         assert_eq!(core.refuses(soon, Probe::Lease), None);
@@ -273,7 +292,8 @@ fn an_answered_renewal_says_nothing_of_what_is_slow() {
             assert_eq!(core.record(renewal, Outcome::Success, soon, 0.0), None);
         }
         let other = pass(&mut core, soon, Probe::OtherLease);
-        assert!(refused(&mut core, soon, Probe::OtherLease), "anybody may write them");
+        let second = refused(&mut core, soon, Probe::OtherLease);
+        assert!(second != for_reads, "anybody may write them");
         assert_eq!(core.record(other, Outcome::Success, soon, 0.0), None);
         assert!(refused(&mut core, soon, Probe::Telling));
         let late = pass(&mut core, soon, Probe::Lease);
@@ -426,7 +446,7 @@ fn opens_for_lag(lags: impl Fn(u32) -> bool) -> Option<Duration> {
     let mut core = Core::new(settings());
     (0..300).find_map(|number| {
         let now = start + Duration::from_millis(100) * number;
-        let transition = core.paced(lags(number), now, 1.0)?;
+        let transition = paced(&mut core, lags(number), now)?;
         assert_eq!(
             (transition.to, transition.why.word()),
             (State::Open, "slower-than-itself")
@@ -446,15 +466,15 @@ fn what_still_waits_counts_where_there_are_few_answers() {
         let (waited, answered) = (asked + Duration::from_secs(2), asked + Duration::from_secs(5));
         let mut waiting = Vec::new();
         for _ in 0..9 {
-            let (state, transition) = core.waits(waited, 1.0);
+            let (state, lag) = core.waits(waited, 1.0, || true);
             waiting.push(state);
-            if let Some(transition) = transition {
+            if let Some(transition) = opens(lag) {
                 return Some((waited, transition));
             }
         }
         waiting.into_iter().find_map(|state| {
             core.waits_no_more(state);
-            core.paced(true, answered, 1.0).map(|transition| (answered, transition))
+            paced(&mut core, true, answered).map(|transition| (answered, transition))
         })
     });
     let (opened, transition) = opened.unwrap();
@@ -462,21 +482,21 @@ fn what_still_waits_counts_where_there_are_few_answers() {
     assert!(opened - start < Duration::from_secs(20), "{:?}", opened - start);
     let mut answers = Core::new(settings());
     for number in 0..90 {
-        answers.paced(true, start + Duration::from_secs(5) * (number / 9), 1.0);
+        paced(&mut answers, true, start + Duration::from_secs(5) * (number / 9));
     }
     assert_eq!(answers.state(), State::Closed, "answers alone are too few");
     let mut few = Core::new(settings());
     for at in 0..60 {
-        few.waits(start + Duration::from_secs(at) / 4, 1.0);
+        few.waits(start + Duration::from_secs(at) / 4, 1.0, || true);
     }
     assert_eq!(few.state(), State::Open, "and if none is answered at all");
     let mut none = Core::new(settings());
     for at in 0..60 {
         let now = start + Duration::from_secs(at);
-        let (state, transition) = none.waits(now, 1.0);
-        assert_eq!(transition, None);
+        let (state, lag) = none.waits(now, 1.0, || true);
+        assert_eq!(lag, Lag::No);
         none.waits_no_more(state);
-        none.paced(false, now, 1.0);
+        paced(&mut none, false, now);
     }
 }
 
@@ -492,4 +512,48 @@ fn a_member_far_behind_its_own_pace_opens_and_one_that_pauses_does_not() {
         None,
         "a pause of 4 s"
     );
+}
+
+#[test]
+fn open_for_slowness_it_is_open_for_reads_alone() {
+    let (mut core, opened) = opened_for_lag(Instant::now());
+    let without_pace = [Probe::Write, Probe::Doubtful, Probe::Lease, Probe::OtherLease];
+    let over = opened + MAX_OPEN_FOR;
+    for (at, state) in [(opened, State::Open), (over, State::HalfOpen)] {
+        let mut probe = None;
+        if state == State::HalfOpen {
+            probe = Some(pass(&mut core, at, Probe::Telling));
+        }
+        assert!(core.state() == state && refused(&mut core, at, Probe::Telling));
+        for kind in without_pace {
+            assert_eq!(core.refuses(at, kind), None, "{kind:?}");
+            let passed: Vec<_> = (0..CONSECUTIVE_FAILURES).map(|_| pass(&mut core, at, kind)).collect();
+            for ticket in passed {
+                assert_eq!(core.record(ticket, Outcome::Neutral, at, 1.0), None, "{kind:?}");
+            }
+        }
+        let failed = probe.and_then(|probe| core.record(probe, Outcome::Failure, at, 1.0));
+        assert_eq!(failed.is_some(), state == State::HalfOpen);
+    }
+    assert_eq!(core.state(), State::Open);
+    assert!(
+        refused(&mut core, over, Probe::Write),
+        "it fails now, which concerns all"
+    );
+    let (mut gone, opened) = opened_for_lag(Instant::now());
+    gone.unreachable(opened, 1.0);
+    assert!(refused(&mut gone, opened, Probe::Write), "there is no way to it");
+}
+
+#[test]
+fn who_is_not_sure_opens_nothing_and_asks() {
+    let (mut core, mut now) = (Core::new(settings()), Instant::now());
+    let mut asked = 0;
+    for _ in 0..300 {
+        now += Duration::from_millis(100);
+        asked += u32::from(core.paced(true, now, 1.0, || false) == Lag::Unsure);
+    }
+    assert_eq!(core.state(), State::Closed);
+    assert!(asked > 200, "{asked}");
+    assert!(paced(&mut core, true, now).is_some());
 }

@@ -77,7 +77,7 @@ impl std::fmt::Display for Why {
             Self::Slower { slow, requests } => {
                 write!(
                     f,
-                    "{slow} of {requests} requests took several times as long as minutes ago"
+                    "{slow} of {requests} reads took several times as long as minutes ago; it is open for reads alone"
                 )
             }
             Self::ProbeFailed => f.write_str("the probe failed"),

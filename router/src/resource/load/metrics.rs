@@ -1,6 +1,7 @@
 //! `portolan_router_load_…`: the signals, the level, and what was shed.
 
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -27,7 +28,21 @@ pub(crate) struct LoadMetrics {
     shed: Family<ShedLabels, Counter>,
 }
 
+/// How late timers of the runtime that serves requests wake up, smoothed. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lateness(Figure);
+
+impl Lateness {
+    pub(crate) fn now(&self) -> Duration {
+        Duration::try_from_secs_f64(self.0.get()).unwrap_or(Duration::ZERO)
+    }
+}
+
 impl LoadMetrics {
+    pub(crate) fn lateness(&self) -> Lateness {
+        Lateness(self.delay.clone())
+    }
+
     pub(crate) fn register(&self, registry: &mut Registry) {
         let help = "What is shed: 0 nothing, 1 lists, 2 starts of watches too, 3 single requests too";
         registry.register("level", help, self.level.clone());

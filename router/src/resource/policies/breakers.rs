@@ -236,5 +236,7 @@ fn settings(spec: &CallerBreaker) -> Settings {
         window: time(&spec.window, default.window),
         open_for,
         max_open_for: time(&spec.max_open_for, default.max_open_for).max(open_for),
+        // It is told of no times.
+        slow: default.slow,
     }
 }

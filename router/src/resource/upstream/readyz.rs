@@ -90,11 +90,11 @@ impl Upstream {
             Ok(transport) => look(&transport.dialer, bearer).await,
             Err(error) => Err(error.clone()),
         };
-        let found = match &looked {
-            Ok(found) => *found,
-            Err(error) if error.is_silence() => Readyz::Unreachable,
+        let (found, took) = match &looked {
+            Ok(look) => *look,
+            Err(error) if error.is_silence() => (Readyz::Unreachable, Duration::ZERO),
             // There is somebody, who is not trusted or not understood.
-            Err(_) => Readyz::NotReady,
+            Err(_) => (Readyz::NotReady, Duration::ZERO),
         };
         let waited = matches!(looked, Err(ConnectError::Timeout { .. }));
         let settled = self.looks.doubt.lock().looked(began, found, waited, Instant::now());
@@ -107,7 +107,7 @@ impl Upstream {
             }
         }
         for class in TrafficClass::ALL {
-            self.changed(class, self.breaker(class).readyz(found));
+            self.changed(class, self.breaker(class).readyz(found, took));
         }
         found
     }
@@ -146,16 +146,19 @@ impl Upstream {
     }
 }
 
+/// What was found, and how long the answer took once there was a connection.
+type Look = (Readyz, Duration);
+
 /// What was found; an error says why there is no connection. All endpoints are asked at once: the first that connects may say
 /// nothing, or no, while another serves. The best of what they say within a while of the first answer.
-pub(super) async fn look(dialer: &Dialer, bearer: Option<HeaderValue>) -> Result<Readyz, ConnectError> {
+pub(super) async fn look(dialer: &Dialer, bearer: Option<HeaderValue>) -> Result<Look, ConnectError> {
     let looks = (0..dialer.endpoints()).map(|at| look_at(dialer, at, bearer.clone()));
     let mut looks: FuturesUnordered<_> = looks.collect();
     let mut best = Err(ConnectError::Unusable("there is none".to_owned()));
     let mut until = None;
     while let Some(found) = in_time(until, looks.next()).await {
         match (&best, &found) {
-            (_, Ok(Readyz::Ready | Readyz::Forbidden)) => return found,
+            (_, Ok((Readyz::Ready | Readyz::Forbidden, _))) => return found,
             (_, Ok(_)) => {
                 best = found;
                 until = until.or_else(|| Some(tokio::time::Instant::now() + OTHERS_TIMEOUT));
@@ -168,14 +171,16 @@ pub(super) async fn look(dialer: &Dialer, bearer: Option<HeaderValue>) -> Result
     best
 }
 
-async fn look_at(dialer: &Dialer, at: usize, bearer: Option<HeaderValue>) -> Result<Readyz, ConnectError> {
+async fn look_at(dialer: &Dialer, at: usize, bearer: Option<HeaderValue>) -> Result<Look, ConnectError> {
     let dialed = dialer.look_at(at).await?;
+    let began = Instant::now();
     let asked = tokio::time::timeout(ANSWER_TIMEOUT, ask(dialed, bearer)).await;
+    let took = began.elapsed();
     let Some(status) = asked.ok().flatten() else {
-        return Ok(Readyz::NotReady);
+        return Ok((Readyz::NotReady, took));
     };
     dialer.said_something(at);
-    Ok(found(status))
+    Ok((found(status), took))
 }
 
 fn is_none(error: &ConnectError) -> bool {

@@ -19,7 +19,7 @@ use super::outcome::{End, Kind, SILENCE, fault_of, judge};
 use super::received::received;
 use super::silence::Waiting;
 use super::{LONG_HEAD_TIMEOUT, Run, settle};
-use crate::resource::breaker::{BesidePass, Change, Outcome, Pass, Refused, Size, State};
+use crate::resource::breaker::{BesidePass, Change, Outcome, Pass, Refused, Size, State, Took};
 use crate::resource::upstream::retry::MAX_ATTEMPTS;
 use crate::resource::upstream::{Body, Broke, ConnectError, Upstream, UpstreamError};
 use crate::value::classify::{ResourceRequest, Verb};
@@ -301,7 +301,7 @@ async fn attempt_once(
     let until = run.leg.deadline.map_or(patience, |deadline| deadline.min(patience));
     let mut sending = pin!(deliver(run, request));
     let going_on = || {
-        let change = paced.then(|| waiting.goes_on()).flatten();
+        let change = paced.then(|| waiting.goes_on(run.late.now())).flatten();
         run.upstream.changed(run.leg.forward.traffic.class, change);
     };
     let outcome = match within(&run.upstream, until, sending.as_mut(), going_on).await {
@@ -323,7 +323,8 @@ async fn attempt_once(
         if let Ok(response) = &outcome
             && paced
         {
-            pass.took(took, Size::of(length(response.headers())));
+            let late = run.late.now();
+            pass.took(Took { time: took, late }, Size::of(length(response.headers())));
         }
         run.tell(pass, &outcome);
     }

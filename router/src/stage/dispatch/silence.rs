@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::outcome::{End, Kind, Silence, judge};
-use crate::resource::breaker::{Change, Outcome, Pass, State, Transition};
+use crate::resource::breaker::{Change, Outcome, Pass, State, Took, Transition};
 use crate::resource::upstream::Delivered;
 
 /// A request that waits for its member's answer. Dropped, it tells the breaker what the silence means.
@@ -41,10 +41,10 @@ impl<'a> Waiting<'a> {
         self.pass.take().map(|pass| (pass, took))
     }
 
-    /// It goes on waiting; what that changed.
-    pub(super) fn goes_on(&mut self) -> Option<Transition> {
-        let waited = self.since.elapsed();
-        self.pass.as_mut()?.waits(waited)
+    /// It goes on waiting; what that changed. `late`: how late this router itself is.
+    pub(super) fn goes_on(&mut self, late: Duration) -> Option<Transition> {
+        let time = self.since.elapsed();
+        self.pass.as_mut()?.waits(Took { time, late })
     }
 
     /// The pass, and what the member's silence up to a deadline says.

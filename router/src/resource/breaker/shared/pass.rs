@@ -3,11 +3,10 @@
 //! Called by `dispatch`, which has it from [`Breaker::admit`].
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::super::beside::BesidePass;
 use super::super::core::{Outcome, Probe, Ticket};
-use super::super::pace::Size;
+use super::super::pace::{Size, Took};
 use super::super::report::Change;
 use super::super::why::Transition;
 use super::Breaker;
@@ -24,7 +23,7 @@ pub(crate) struct Pass {
     /// What letting it through changed.
     pub(super) began: Option<Transition>,
     /// Until the head of the answer, if that says something of the member.
-    pub(super) took: Option<(Duration, Size)>,
+    pub(super) took: Option<(Took, Size)>,
     pub(super) caller: Option<Caller>,
     /// Of the caller.
     pub(super) tenant: Option<Arc<str>>,
@@ -64,12 +63,12 @@ impl Pass {
     }
 
     /// How long the head of its answer took.
-    pub(crate) fn took(&mut self, took: Duration, size: Size) {
+    pub(crate) fn took(&mut self, took: Took, size: Size) {
         self.took = Some((took, size));
     }
 
     /// It has waited for so long, and waits on; returns what that changed.
-    pub(crate) fn waits(&mut self, waited: Duration) -> Option<Transition> {
+    pub(crate) fn waits(&mut self, waited: Took) -> Option<Transition> {
         let breaker = self.breaker.clone();
         breaker.waits(self, waited)
     }

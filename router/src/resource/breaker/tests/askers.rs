@@ -192,7 +192,10 @@ fn what_the_member_says_of_itself_does_not_make_it_everybodys() {
     for _ in 0..3 {
         assert!(ask(&breaker, &mallory, Outcome::Failure), "nobody else is there");
     }
-    assert_eq!(breaker.readyz(Readyz::Ready).unwrap().to, State::HalfOpen);
+    assert_eq!(
+        breaker.readyz(Readyz::Ready, Duration::ZERO).unwrap().to,
+        State::HalfOpen
+    );
     let _probe = breaker.admit(Some(&mallory), Probe::Telling).unwrap();
     let _others: Vec<_> = (0..9)
         .map(|_| breaker.admit(Some(&bob), Probe::Telling).unwrap())
@@ -201,7 +204,7 @@ fn what_the_member_says_of_itself_does_not_make_it_everybodys() {
     for _ in 0..3 {
         ask(&gone, &mallory, Outcome::Failure);
     }
-    gone.readyz(Readyz::Ready).unwrap();
+    gone.readyz(Readyz::Ready, Duration::ZERO).unwrap();
     gone.unreachable().unwrap();
     assert!(!ask(&gone, &bob, Outcome::Success), "nobody gets through");
 }
@@ -250,11 +253,22 @@ fn answers_to_one_do_not_keep_those_waiting_whom_the_member_fails() {
     );
 }
 
+/// What lags, and is slow.
+const LONG: Duration = Duration::from_millis(20);
+
+/// How long this router itself takes for a look at `/readyz`, and how late its timers are.
+#[derive(Clone, Copy, Default)]
+struct Own {
+    look: Duration,
+    late: Duration,
+}
+
 /// A window of requests of these callers, of which those of the first `lagging` take long.
-async fn window_of(callers: &[Caller], lagging: usize) -> Report {
+async fn window_of(callers: &[Caller], lagging: usize, own: Own) -> Report {
     let settings = Settings {
         window: Duration::from_millis(100),
         min_requests: 4,
+        slow: LONG,
         ..settings()
     };
     let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
@@ -265,9 +279,16 @@ async fn window_of(callers: &[Caller], lagging: usize) -> Report {
             let Ok(mut pass) = breaker.admit(Some(caller), Probe::Telling) else {
                 break;
             };
-            let took = if index < lagging { 20 } else { 1 };
-            pass.took(Duration::from_millis(took), Size::Small);
+            let time = if index < lagging {
+                LONG
+            } else {
+                Duration::from_millis(1)
+            };
+            pass.took(Took { time, late: own.late }, Size::Small);
             pass.record(Outcome::Success);
+        }
+        if breaker.wants_readyz() {
+            breaker.readyz(Readyz::Ready, own.look);
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -279,10 +300,15 @@ async fn those_who_still_wait_show_a_slow_member() {
     let settings = Settings {
         window: Duration::from_millis(100),
         min_requests: 4,
+        slow: LONG,
         ..settings()
     };
     let breaker = Breaker::new(settings, tokio::sync::watch::Sender::new(0));
-    let long = Duration::from_millis(20);
+    let took = |time| Took {
+        time,
+        late: Duration::ZERO,
+    };
+    let long = took(LONG);
     let (green, blue) = (caller("green", "g"), caller("blue", "b"));
     let mut early = breaker.admit(Some(&green), Probe::Telling).unwrap();
     assert_eq!(early.waits(long), None, "no pace is known");
@@ -292,7 +318,10 @@ async fn those_who_still_wait_show_a_slow_member() {
         .into();
     let mut last = waiting.pop().unwrap();
     for pass in &mut waiting {
-        assert_eq!((pass.waits(Duration::from_millis(1)), pass.waits(long)), (None, None));
+        assert_eq!(
+            (pass.waits(took(Duration::from_millis(19))), pass.waits(long)),
+            (None, None)
+        );
     }
     tokio::time::sleep(settings.window * 2).await;
     // Those who went away wait no more.
@@ -319,13 +348,27 @@ async fn those_who_still_wait_show_a_slow_member() {
 #[tokio::test]
 async fn a_slow_member_is_one_that_half_of_the_shards_find_slow() {
     let callers = [caller("green", "g"), caller("blue", "b"), caller("red", "r")];
-    let report = window_of(&callers, 2).await;
+    let window_of = async |count, lagging| window_of(&callers[..count], lagging, Own::default()).await;
+    let report = window_of(3, 2).await;
     assert!(report.reason.contains("several times as long"), "{report:?}");
-    assert_eq!(window_of(&callers, 1).await.state, State::Closed, "one of three");
-    assert_eq!(
-        window_of(&callers[..1], 1).await.state,
-        State::Open,
-        "nobody else is there"
-    );
-    assert_eq!(window_of(&callers, 0).await.state, State::Closed);
+    assert_eq!(window_of(3, 1).await.state, State::Closed, "one of three");
+    assert_eq!(window_of(3, 0).await.state, State::Closed);
+}
+
+#[tokio::test]
+async fn one_shard_alone_finds_a_member_slow_that_is_slow_to_say_it_is_ready() {
+    let alone = [caller("green", "g")];
+    for (look, state) in [(LONG / 2, State::Closed), (LONG, State::Open)] {
+        let own = Own { look, ..Own::default() };
+        assert_eq!(window_of(&alone, 1, own).await.state, state, "{look:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_router_that_is_late_itself_finds_nobody_slow() {
+    let callers = [caller("green", "g"), caller("blue", "b")];
+    for (late, state) in [(LONG / 10, State::Open), (LONG / 9, State::Closed)] {
+        let own = Own { late, ..Own::default() };
+        assert_eq!(window_of(&callers, 2, own).await.state, state, "{late:?}");
+    }
 }

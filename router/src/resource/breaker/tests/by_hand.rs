@@ -46,7 +46,7 @@ fn one_that_is_held_open_passes_renewals_alone_and_no_success_closes_it() {
     assert_eq!(
         (
             breaker.recover(true),
-            breaker.readyz(Readyz::Ready),
+            breaker.readyz(Readyz::Ready, Duration::ZERO),
             breaker.wants_readyz()
         ),
         (None, None, false)

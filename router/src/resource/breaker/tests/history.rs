@@ -135,10 +135,10 @@ impl History {
             }
             Step::Paced { .. } | Step::Waits => {
                 let transition = match step {
-                    Step::Paced { lags } => self.core.paced(*lags, self.now, jitter),
-                    _ => self.core.waits(self.now, jitter).1,
+                    Step::Paced { lags } => self.core.paced(*lags, self.now, jitter, || true),
+                    _ => self.core.waits(self.now, jitter, || true).1,
                 };
-                self.entered(transition);
+                self.entered(opens(transition));
             }
             Step::Wait { millis } => self.now += Duration::from_millis(*millis),
         }
@@ -170,7 +170,7 @@ impl History {
 
 proptest! {
     /// Whatever happens: outside of closed never more than one new request of a kind is under way, none but leases while open
-    /// (any number of renewals where it is open for slowness);
+    /// (any number of renewals where it is open for time-outs, and of all but reads where it is for slowness);
     /// refusals never exceed the maximum; an open one always ends, and once nothing is in flight the next request passes.
     #[test]
     fn no_schedule_lets_more_than_one_probe_through(history in steps(), jitter in 0.0_f64..=1.0) {
@@ -184,6 +184,9 @@ proptest! {
                 State::Open => 0,
             };
             prop_assert!(run.under_way(Probe::Telling) <= most, "{step:?}");
+            if run.core.lets_pass(Probe::Write) {
+                continue;
+            }
             prop_assert!(run.under_way(Probe::Write) <= most, "{step:?}");
             prop_assert!(run.under_way(Probe::Doubtful) <= most, "{step:?}");
             let turns = run.core.state() != State::Closed;
