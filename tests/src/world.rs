@@ -108,8 +108,13 @@ impl World {
 
     /// Gives a shard other `clusters`.
     pub async fn own(&self, shard: &str, clusters: Value) -> anyhow::Result<()> {
+        self.edit(shard, json!({"clusters": clusters})).await
+    }
+
+    /// Merges this into a shard's spec.
+    pub async fn edit(&self, shard: &str, spec: Value) -> anyhow::Result<()> {
         let shards: Api<ShardingConfig> = Api::namespaced(self.cluster(HUB).client().await?, "operators");
-        let patch = Patch::Merge(json!({"spec": {"clusters": clusters}}));
+        let patch = Patch::Merge(json!({"spec": spec}));
         shards.patch(shard, &PatchParams::default(), &patch).await?;
         Ok(())
     }

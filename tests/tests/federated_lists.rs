@@ -39,6 +39,8 @@ const MAPS: &str = "/api/v1/configmaps";
 const OWNED: [(&str, &str); 4] = [("east", "la-1"), ("east", "la-2"), ("west", "lb-1"), ("west", "lb-2")];
 /// What both members have besides.
 const FOREIGN: [&str; 2] = ["lx-1", "la-9"];
+/// Of a shard that gets one of them later, and loses one.
+const GROWING: [(&str, &str); 4] = [("east", "lg-1"), ("east", "lg-2"), ("west", "lh-1"), ("west", "lh-2")];
 /// ConfigMaps in each namespace.
 const EACH: usize = 7;
 
@@ -47,6 +49,7 @@ fn manifests() -> String {
     let starts = federated("starts", "east", &[("east", &["ls-1"]), ("west", &["lt-1"])]);
     [
         federated("lists", "east", &owns),
+        federated("growing", "east", &[("east", &["lg-1"]), ("west", &["lh-1", "lh-2"])]),
         federated("other", "east", &[("east", &["lo-1"]), ("west", &["lo-2"])]),
         starts.replace(
             "explicitView: Allow",
@@ -59,6 +62,7 @@ fn manifests() -> String {
 async fn world() -> &'static World {
     let pairs: Vec<String> = OWNED
         .iter()
+        .chain(&GROWING)
         .map(|(member, namespace)| format!("{member}/{namespace}"))
         .chain(["east/ls-1", "west/lt-1", "east/lo-1", "west/lo-2"].map(str::to_owned))
         .chain(
@@ -87,6 +91,7 @@ async fn fill(world: &World) {
         .flat_map(|member| FOREIGN.map(|namespace| (*member, namespace)));
     for (member, namespace) in OWNED
         .into_iter()
+        .chain(GROWING)
         .chain(foreign)
         .chain([("east", "ls-1"), ("west", "lt-1")])
     {
@@ -102,7 +107,11 @@ async fn fill(world: &World) {
         }
     }
     // The namespaces' own ConfigMap comes when the controller manager gets around to it.
-    for (member, namespace) in OWNED.into_iter().chain([("east", "ls-1"), ("west", "lt-1")]) {
+    for (member, namespace) in OWNED
+        .into_iter()
+        .chain(GROWING)
+        .chain([("east", "ls-1"), ("west", "lt-1")])
+    {
         let door = world.direct_door(member).await.unwrap();
         eventually("the root CA is published", || async {
             let path = format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt");

@@ -146,6 +146,17 @@ impl Universe {
         self.uids.binary_search_by(|held| held.as_str().cmp(uid)).ok()
     }
 
+    /// A hash of the cluster UID of the member with this slot.
+    pub(crate) fn member_hash(&self, slot: usize) -> Option<u32> {
+        self.uids.get(slot).map(|uid| hash_of(uid))
+    }
+
+    /// The slot of the one member whose UID has this hash.
+    pub(crate) fn slot_of_hash(&self, hash: u32) -> Option<usize> {
+        let mut slots = (0..self.len()).filter(|slot| self.member_hash(*slot) == Some(hash));
+        slots.next().filter(|_| slots.next().is_none())
+    }
+
     /// How many slots a cursor of this universe has.
     pub fn len(&self) -> usize {
         self.uids.len()
@@ -387,6 +398,13 @@ fn epoch_of(who: &[&str], uids: &[String]) -> u32 {
         hash.update(part.as_bytes());
         hash.update(&[0]);
     }
+    high(&hash)
+}
+
+/// Of one member's UID.
+fn hash_of(uid: &str) -> u32 {
+    let mut hash = Xxh3::new();
+    hash.update(uid.as_bytes());
     high(&hash)
 }
 

@@ -32,6 +32,8 @@ pub struct NamespaceFilter {
     labels: Option<Arc<NamespaceLabels>>,
     by_name: bool,
     placeless: bool,
+    /// Namespaces that this one has to admit as well.
+    and: Option<Arc<Self>>,
 }
 
 /// Which namespaces are reached, before requirements on labels narrow them.
@@ -59,6 +61,7 @@ impl NamespaceFilter {
             labels: None,
             by_name: false,
             placeless: false,
+            and: None,
         }
     }
 
@@ -87,6 +90,15 @@ impl NamespaceFilter {
         Self { labels, ..self }
     }
 
+    /// The filter, narrowed to the namespaces that `other`, of the same kind, admits as well.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            and: Some(Arc::new(other)),
+            ..self
+        }
+    }
+
     /// The filter for the kind `namespaces`: `metadata.name` decides.
     #[must_use]
     pub fn of_names(self) -> Self {
@@ -112,7 +124,8 @@ impl NamespaceFilter {
             Reach::Only(names) => names.contains(namespace),
             Reach::Except(names) => !names.contains(namespace),
         };
-        reached && self.labels.as_ref().is_none_or(|labels| labels.fits(namespace))
+        let labelled = self.labels.as_ref().is_none_or(|labels| labels.fits(namespace));
+        reached && labelled && self.and.as_ref().is_none_or(|and| and.admits(namespace))
     }
 
     /// Whether an object is the caller's. Of namespaces the name is asked for, of all other objects the namespace. A Namespace
@@ -137,7 +150,9 @@ impl NamespaceFilter {
 
     /// The namespaces that this filter admits and `other` does not, in order; `None`: they cannot be named.
     pub fn beyond(&self, other: &Self) -> Option<Vec<Arc<str>>> {
-        let alike = self.labels == other.labels && (self.by_name, self.placeless) == (other.by_name, other.placeless);
+        let alike = self.labels == other.labels
+            && (self.by_name, self.placeless) == (other.by_name, other.placeless)
+            && self.and == other.and;
         let mut names: Vec<Arc<str>> = match (&self.reach, &other.reach) {
             _ if !alike => return None,
             (_, Reach::All) => Vec::new(),
@@ -158,7 +173,7 @@ impl NamespaceFilter {
 
     /// Whether it admits every namespace, so that no object need be looked at.
     pub fn is_everything(&self) -> bool {
-        self.reach == Reach::All && self.labels.is_none()
+        self.reach == Reach::All && self.labels.is_none() && self.and.is_none()
     }
 
     /// Whether the filter provably admits nothing.

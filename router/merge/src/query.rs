@@ -8,7 +8,7 @@
 pub mod list;
 pub mod watch;
 
-use crate::cursor::{Cursor, Universe, is_cursor};
+use crate::cursor::{Cursor, Universe, View, is_cursor};
 use crate::token::Token;
 
 pub use list::{LegAsk, ListAsk, ListRead};
@@ -123,6 +123,12 @@ pub enum QueryFault {
     /// Answered as 410 `Expired`; on a watch as 200 and one in-stream ERROR event.
     #[error("{0}")]
     Expired(String),
+    /// Answered as 410 `Expired` with [`CONTINUE_INCONSISTENT`], and this token in `metadata.continue`.
+    #[error("{CONTINUE_INCONSISTENT}")]
+    Rest {
+        /// For the rest of the list as it is now.
+        token: String,
+    },
 }
 
 /// What API servers say of a list whose version they no longer have.
@@ -171,6 +177,12 @@ impl CollectionQuery {
             (Some(cursor), _) | (None, Version::Cursor(cursor)) => Cursor::may_be_newer(cursor, universe),
             (None, _) => false,
         }
+    }
+
+    /// In which view of the shard the list was begun that its token goes on with; `None`: there is no token that says.
+    pub fn begun_in(&self, universe: &Universe) -> Option<View> {
+        let cursor = Token::cursor_text(self.token.as_deref()?)?;
+        Cursor::read(&cursor, universe).ok().map(|(_, view)| view)
     }
 
     /// Whether the client comes with a cursor that names a version of this member.

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::cursor::{Cursor, CursorError, Universe};
+use crate::cursor::{Cursor, CursorError, Universe, View};
 use crate::filter::feed;
 
 /// What every token begins with once decoded; another one means another program's token.
@@ -46,8 +46,19 @@ pub struct Token {
     pub slot: usize,
     /// That member's own continue token; none: it begins at its pinned slot.
     pub member_token: Option<String>,
-    /// False after an expiry: the rest is read as it is now, not as it was on the first page.
-    pub consistent: bool,
+    /// How the rest is read.
+    pub reading: Reading,
+}
+
+/// How what is left of a paged list is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// As it was on the first page.
+    Pinned,
+    /// After an expiry: as it is now.
+    Now,
+    /// After a change of the members, or of what of them is the caller's: as it is now, of all members that come later.
+    Anew,
 }
 
 /// Why a token cannot be made or used. `Display` is what comes after "continue key is not valid: ".
@@ -62,6 +73,9 @@ pub enum TokenError {
     /// A token of another set of members: the list cannot be gone on with.
     #[error("the set of members has changed since it was given")]
     WrongEpoch,
+    /// A token of a view of the shard that is not known here: what came with it would be missing.
+    #[error("more was known of the shard where it was given")]
+    NewerView,
     /// The cursor in it is too long.
     #[error("{0}")]
     Cursor(#[from] CursorError),
@@ -78,11 +92,16 @@ struct Wire<'a> {
     start: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     inconsistent: Option<bool>,
+    /// Of which member it is, also where another set of members gives it another slot.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    u: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    anew: Option<bool>,
 }
 
 impl Token {
-    /// URL-safe text for `metadata.continue`.
-    pub fn encode(&self, binding: &Binding) -> Result<String, TokenError> {
+    /// URL-safe text for `metadata.continue`. `universe`: of its slots.
+    pub fn encode(&self, universe: &Universe, binding: &Binding) -> Result<String, TokenError> {
         let cursor = self.cursor.encode()?;
         let wire = Wire {
             v: VERSION,
@@ -90,7 +109,9 @@ impl Token {
             rv: &cursor,
             m: self.slot,
             start: self.member_token.clone(),
-            inconsistent: (!self.consistent).then_some(true),
+            inconsistent: (self.reading != Reading::Pinned).then_some(true),
+            u: universe.member_hash(self.slot),
+            anew: (self.reading == Reading::Anew).then_some(true),
         };
         let mut bytes = serde_json::to_vec(&wire).map_err(|_| TokenError::Unreadable("it cannot be written"))?;
         let sum = xxh3_64(&bytes);
@@ -109,17 +130,25 @@ impl Token {
         Some(serde_json::from_slice::<Wire<'_>>(&wire).ok()?.rv.to_owned())
     }
 
+    /// A token for what a token of another set of members has left, which begins in `universe` with the same member; none where
+    /// that is not known, or is no member any more.
+    pub(crate) fn rest(text: &str, universe: &Universe, binding: Binding) -> Option<Self> {
+        let json = open(text).ok()?;
+        let wire = bound(&json, binding).ok()?;
+        Some(Self {
+            cursor: Cursor::new(universe),
+            slot: universe.slot_of_hash(wire.u?)?,
+            member_token: wire.start,
+            reading: Reading::Anew,
+        })
+    }
+
     /// Reads a token of the same set of members and the same request.
     pub fn decode(text: &str, universe: &Universe, binding: &Binding) -> Result<Self, TokenError> {
         let json = open(text)?;
-        let wire: Wire<'_> = serde_json::from_slice(&json).map_err(|_| NOT_OURS)?;
-        if wire.v != VERSION {
-            return Err(NOT_OURS);
-        }
-        if wire.b != binding.0 {
-            return Err(TokenError::NotYours);
-        }
+        let wire = bound(&json, *binding)?;
         let cursor = Cursor::decode(wire.rv, universe).map_err(|error| match error {
+            CursorError::OtherView(View::Newer(_)) => TokenError::NewerView,
             CursorError::WrongEpoch | CursorError::OtherView(_) => TokenError::WrongEpoch,
             other => TokenError::Cursor(other),
         })?;
@@ -130,9 +159,25 @@ impl Token {
             cursor,
             slot: wire.m,
             member_token: wire.start,
-            consistent: wire.inconsistent != Some(true),
+            reading: match (wire.inconsistent, wire.anew) {
+                (_, Some(true)) => Reading::Anew,
+                (Some(true), _) => Reading::Now,
+                _ => Reading::Pinned,
+            },
         })
     }
+}
+
+/// What stands in a token of the same request.
+fn bound(json: &[u8], binding: Binding) -> Result<Wire<'_>, TokenError> {
+    let wire: Wire<'_> = serde_json::from_slice(json).map_err(|_| NOT_OURS)?;
+    if wire.v != VERSION {
+        return Err(NOT_OURS);
+    }
+    if wire.b != binding.0 {
+        return Err(TokenError::NotYours);
+    }
+    Ok(wire)
 }
 
 /// The JSON in a token that is whole.

@@ -71,7 +71,7 @@ pub fn token(data: &[u8]) {
             continue;
         };
         assert!(token.slot < universe.len());
-        let again = token.encode(&binding("user"));
+        let again = token.encode(&universe, &binding("user"));
         assert_eq!(Token::decode(&again.unwrap(), &universe, &binding("user")), Ok(token));
         assert!(
             Token::decode(text, &universe, &binding("someone")).is_err(),

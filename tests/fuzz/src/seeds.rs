@@ -2,7 +2,7 @@
 //! (`PORTOLAN_BLESS=1`) and proves the checked-in files fresh.
 
 use portolan_merge::cursor::{Cursor, Slot};
-use portolan_merge::token::Token;
+use portolan_merge::token::{Reading, Token};
 use portolan_merge::wire;
 
 use crate::cursors::{binding, universe, viewed};
@@ -49,14 +49,14 @@ fn cursors(seeds: &mut Vec<Seed>) {
             cursor,
             slot: 1,
             member_token: member,
-            consistent: name == "begin",
+            reading: if name == "begin" { Reading::Pinned } else { Reading::Now },
         };
-        let text = token.encode(&binding("user")).unwrap();
+        let text = token.encode(&universe(3), &binding("user")).unwrap();
         seeds.push(("token", name.into(), text.clone().into_bytes()));
         seeds.push((
             "token",
             format!("foreign-{name}"),
-            token.encode(&binding("someone")).unwrap().into_bytes(),
+            token.encode(&universe(3), &binding("someone")).unwrap().into_bytes(),
         ));
         // What is signed anew by the target.
         let inside = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, text).unwrap();

@@ -2,6 +2,7 @@
 
 use portolan_testbed::eventually;
 use portolan_tests::door::{Answer, Door};
+use portolan_tests::watch::Watch;
 use serde_json::json;
 
 use crate::{MAPS, MEMBERS, Objects, door, list, objects, truth, version, world};
@@ -128,6 +129,93 @@ async fn later_pages_show_the_first_pages_time() {
         .unwrap();
     assert_eq!(objects(&rest.json()).len() + objects(&first.json()).len(), 6);
     assert_eq!(next(&rest), None);
+}
+
+/// Its pages up to the last, from a token on.
+async fn rest(door: &Door, path: &str, first: &Answer) -> Objects {
+    let (mut all, mut token) = (Objects::new(), next(first));
+    while let Some(on) = token {
+        let page = door.get(&format!("{path}?limit=2&continue={on}"), &[]).await.unwrap();
+        assert_eq!(page.status, 200, "{}", page.message());
+        assert_eq!(version(&page), version(first), "one cursor on all pages");
+        for (key, object) in objects(&page.json()) {
+            assert!(all.insert(key.clone(), object).is_none(), "{key} twice");
+        }
+        token = next(&page);
+    }
+    all
+}
+
+#[tokio::test]
+async fn pages_go_on_when_namespaces_enter_and_leave_and_end_when_limits_change() {
+    let _shared = MEMBERS.read().await;
+    let world = world().await;
+    let one = "/api/v1/namespaces/lg-1/configmaps";
+    let door = world.listed_door("growing", MAPS).await.unwrap();
+    let whole = objects(&door.get(MAPS, &[]).await.unwrap().json());
+    let firsts = [MAPS, one].map(|path| {
+        let door = &door;
+        async move { door.get(&format!("{path}?limit=2"), &[]).await.unwrap() }
+    });
+    let [all, of_one] = futures::future::join_all(firsts).await.try_into().unwrap();
+    let clusters = json!([{"name": "east", "namespaces": ["lg-1", "lg-2"]}, {"name": "west", "namespaces": ["lh-1"]}]);
+    world.own("growing", clusters).await.unwrap();
+    for (namespace, has) in [("lg-2", true), ("lh-2", false)] {
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+        eventually("the router knows", || async {
+            let answer = door.get(&path, &[]).await.unwrap();
+            // What has left is told to be empty.
+            let is = answer.status == 200 && objects(&answer.json()).is_empty() != has;
+            is.then_some(()).ok_or(answer.status)
+        })
+        .await;
+    }
+    let shown = rest(&door, one, &of_one).await;
+    assert_eq!(
+        shown.len() + 2,
+        whole.keys().filter(|key| key.starts_with("lg-1/")).count()
+    );
+    // What was the shard's then, and is now.
+    let mut shown = rest(&door, MAPS, &all).await;
+    shown.extend(objects(&all.json()));
+    let stayed: Vec<_> = whole.keys().filter(|key| !key.starts_with("lh-2/")).collect();
+    assert_eq!(shown.keys().collect::<Vec<_>>(), stayed);
+    // What has entered since comes by a watch from there.
+    let path = format!("{MAPS}?resourceVersion={}", version(&all));
+    let mut watch = Watch::open(&door, &path).await.unwrap();
+    while watch.held.len() < 8 {
+        watch.next().await.unwrap().unwrap();
+    }
+    assert!(
+        watch.held.keys().all(|key| key.starts_with("lg-2/")),
+        "{:?}",
+        watch.held
+    );
+
+    let first = door.get(&format!("{MAPS}?limit=2"), &[]).await.unwrap();
+    let even = json!([{
+        "relateResources": [{"apiGroups": [""], "resources": ["configmaps"]}],
+        "selector": {"matchLabels": {"parity": "even"}},
+    }]);
+    world.edit("growing", json!({"limits": even})).await.unwrap();
+    let on = next(&first).unwrap();
+    let expired = eventually("the pages have ended", || async {
+        let page = door.get(&format!("{MAPS}?limit=2&continue={on}"), &[]).await.unwrap();
+        (page.status == 410).then_some(page).ok_or("not yet")
+    })
+    .await;
+    expired.expect_status(410, &["inconsistent list"]).unwrap();
+    // Of what is left nothing is shown that is not the shard's any more.
+    let (mut token, mut left) = (next(&expired), Objects::new());
+    assert!(token.is_some(), "{:?}", expired.body);
+    while let Some(on) = token {
+        let page = door.get(&format!("{MAPS}?limit=2&continue={on}"), &[]).await.unwrap();
+        assert_eq!(page.status, 200, "{}", page.message());
+        left.extend(objects(&page.json()));
+        token = next(&page);
+    }
+    let is_even = |object: &serde_json::Value| object["metadata"]["labels"]["parity"] == "even";
+    assert!(left.len() > 8 && left.values().all(is_even), "{:?}", left.keys());
 }
 
 #[tokio::test]

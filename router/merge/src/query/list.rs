@@ -8,7 +8,7 @@ use super::{
     Version,
 };
 use crate::cursor::{Cursor, CursorError, Universe, View};
-use crate::token::{Binding, Token, TokenError};
+use crate::token::{Binding, Reading, Token, TokenError};
 
 /// The request that one member is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +41,8 @@ pub struct ListRead {
     pub later: Vec<usize>,
     /// The answer is one page of one member, more may follow.
     pub paged: bool,
-    /// False on the pages after an expiry: the rest is read as it is now.
-    pub consistent: bool,
+    /// How a list that goes on is read.
+    pub reading: Reading,
     /// The page was begun by a token: an expiry of the member becomes ours, with a token to go on.
     pub continued: bool,
 }
@@ -125,7 +125,11 @@ impl CollectionQuery {
         binding: Binding,
         slots: &[usize],
     ) -> Result<ListRead, QueryFault> {
-        let token = Token::decode(text, universe, &binding).map_err(refuse)?;
+        let token = match Token::decode(text, universe, &binding) {
+            Err(TokenError::WrongEpoch) => return Err(rest(text, universe, binding, slots)),
+            Err(TokenError::NewerView) => return Err(QueryFault::Expired(CONTINUE_EXPIRED.to_owned())),
+            read => read.map_err(refuse)?,
+        };
         if !matches!(self.version, Version::Unset | Version::Any) {
             let why = "specifying resource version is not allowed when using continue";
             return Err(QueryFault::BadRequest(why.to_owned()));
@@ -136,7 +140,7 @@ impl CollectionQuery {
         };
         let mut asks: Vec<LegAsk> = slots[at..]
             .iter()
-            .filter(|slot| **slot == token.slot || begins(&token, **slot))
+            .filter(|slot| **slot == token.slot || token.reading == Reading::Anew || begins(&token, **slot))
             .map(|slot| LegAsk {
                 slot: *slot,
                 query: page(&token, *slot),
@@ -146,7 +150,7 @@ impl CollectionQuery {
         let later = if paged { asks.split_off(1) } else { Vec::new() };
         Ok(ListRead {
             paged,
-            consistent: token.consistent,
+            reading: token.reading,
             continued: true,
             cursor: token.cursor,
             legs: asks,
@@ -168,7 +172,7 @@ fn first_read(cursor: Cursor, mut asks: Vec<LegAsk>, paged: bool) -> ListRead {
         pins: others.into_iter().map(pin).collect(),
         legs: asks,
         paged,
-        consistent: true,
+        reading: Reading::Pinned,
         continued: false,
     }
 }
@@ -224,16 +228,23 @@ fn begins(token: &Token, slot: usize) -> bool {
 fn page(token: &Token, slot: usize) -> LegQuery {
     let (continue_, versions) = match &token.member_token {
         Some(member) if slot == token.slot => (Param::Set(member.clone()), newest()),
-        _ if token.consistent => (Param::Drop, exactly(&token.cursor, slot)),
+        _ if token.reading == Reading::Pinned => (Param::Drop, exactly(&token.cursor, slot)),
         _ => (Param::Drop, newest()),
     };
     LegQuery { continue_, ..versions }
 }
 
 fn refuse(error: TokenError) -> QueryFault {
-    match error {
-        // The list cannot be gone on with, but a new one can be had: clients fall back to that on 410 only.
-        TokenError::WrongEpoch => QueryFault::Expired(CONTINUE_EXPIRED.to_owned()),
-        error => QueryFault::BadRequest(format!("invalid continue token: continue key is not valid: {error}")),
+    QueryFault::BadRequest(format!("invalid continue token: continue key is not valid: {error}"))
+}
+
+/// A list that cannot be gone on with as it was: a new one can be had, and the rest as it is now, where its next member is asked
+/// still. Clients fall back to either on 410 only.
+fn rest(text: &str, universe: &Universe, binding: Binding, slots: &[usize]) -> QueryFault {
+    let rest = Token::rest(text, universe, binding).filter(|rest| slots.contains(&rest.slot));
+    let token = rest.and_then(|rest| rest.encode(universe, &binding).ok());
+    match token {
+        Some(token) => QueryFault::Rest { token },
+        None => QueryFault::Expired(CONTINUE_EXPIRED.to_owned()),
     }
 }

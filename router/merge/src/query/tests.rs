@@ -3,7 +3,7 @@
 use super::list::ListRead;
 use super::*;
 use crate::cursor::{Cursor, Format, Slot, Universe, View};
-use crate::token::{Binding, Token};
+use crate::token::{Binding, Reading, Token};
 
 mod views;
 
@@ -107,7 +107,7 @@ fn whole_lists() {
         let read = read(query);
         assert_eq!(shorts(&read.legs), expected, "{query}");
         assert!(
-            !read.paged && read.pins.is_empty() && read.later.is_empty() && read.consistent,
+            !read.paged && read.pins.is_empty() && read.later.is_empty() && read.reading == Reading::Pinned,
             "{query}"
         );
     }
@@ -169,7 +169,7 @@ fn exactly_a_version_that_nobody_knows_has_expired() {
 
 #[test]
 fn what_validation_refuses_is_put_to_a_member() {
-    let token = known_token(None, true);
+    let token = known_token(None, Reading::Pinned);
     for (query, expected) in [
         ("limit=9223372036854775808".to_owned(), "0:= = = -"),
         ("limit=abc".to_owned(), "0:= = = -"),
@@ -203,59 +203,66 @@ fn what_validation_refuses_is_put_to_a_member() {
     }
 }
 
-fn known_token(member: Option<&str>, consistent: bool) -> String {
+fn known_token(member: Option<&str>, reading: Reading) -> String {
     let member = member.map(str::to_owned);
     Token {
         cursor: known(),
         slot: 0,
         member_token: member,
-        consistent,
+        reading,
     }
-    .encode(&binding())
+    .encode(&universe(), &binding())
     .unwrap()
 }
 
 #[test]
 fn later_pages_go_on_where_the_token_says() {
-    for (member, consistent, limit, legs, later) in [
-        (Some("m"), true, "&limit=3", vec!["0:- - = m"], vec![1]),
-        (None, true, "&limit=3", vec!["0:10 Exact = -"], vec![1]),
-        (Some("m"), false, "&limit=3", vec!["0:- - = m"], vec![1]),
-        (None, false, "&limit=3", vec!["0:- - = -"], vec![1]),
-        (Some("m"), true, "", vec!["0:- - = m", "1:20 Exact = -"], vec![]),
+    let (pinned, now, anew) = (Reading::Pinned, Reading::Now, Reading::Anew);
+    for (member, reading, limit, legs, later) in [
+        (Some("m"), pinned, "&limit=3", vec!["0:- - = m"], vec![1]),
+        (None, pinned, "&limit=3", vec!["0:10 Exact = -"], vec![1]),
+        (Some("m"), now, "&limit=3", vec!["0:- - = m"], vec![1]),
+        (None, now, "&limit=3", vec!["0:- - = -"], vec![1]),
+        (Some("m"), pinned, "", vec!["0:- - = m", "1:20 Exact = -"], vec![]),
         (
             Some("m"),
-            true,
+            pinned,
             "&resourceVersion=0",
             vec!["0:- - = m", "1:20 Exact = -"],
             vec![],
         ),
-        (Some("m"), false, "&limit=0", vec!["0:- - = m", "1:- - = -"], vec![]),
+        (Some("m"), now, "&limit=0", vec!["0:- - = m", "1:- - = -"], vec![]),
+        (Some("m"), anew, "", vec!["0:- - = m", "1:- - = -"], vec![]),
     ] {
-        let read = read(&format!("continue={}{limit}", known_token(member, consistent)));
+        let read = read(&format!("continue={}{limit}", known_token(member, reading)));
         assert_eq!(shorts(&read.legs), legs);
-        assert_eq!((read.later, read.consistent, read.continued), (later, consistent, true));
+        assert_eq!((read.later, read.reading, read.continued), (later, reading, true));
         assert!(read.pins.is_empty() && read.cursor == known());
     }
 }
 
 #[test]
-fn members_that_had_nothing_to_pin_are_passed_over() {
+fn members_that_had_nothing_to_pin_are_passed_over_unless_all_is_read_anew() {
     let begun = cursor([Slot::At(10), Slot::Sync, Slot::At(30)]);
-    let token = Token {
-        cursor: begun,
-        slot: 2,
-        member_token: None,
-        consistent: true,
+    for (reading, later) in [
+        (Reading::Pinned, vec![0]),
+        (Reading::Now, vec![0]),
+        (Reading::Anew, vec![0, 1]),
+    ] {
+        let token = Token {
+            cursor: begun.clone(),
+            slot: 2,
+            member_token: None,
+            reading,
+        };
+        let token = token.encode(&universe(), &binding()).unwrap();
+        assert_eq!(read(&format!("limit=3&continue={token}")).later, later, "{reading:?}");
     }
-    .encode(&binding())
-    .unwrap();
-    assert_eq!(read(&format!("limit=3&continue={token}")).later, [0]);
 }
 
 #[test]
 fn tokens_that_cannot_be_gone_on_with() {
-    let token = known_token(None, true);
+    let token = known_token(None, Reading::Pinned);
     let bad = |query: String| match list(&query) {
         Err(QueryFault::BadRequest(why)) => why,
         other => panic!("{query}: {other:?}"),
@@ -268,9 +275,19 @@ fn tokens_that_cannot_be_gone_on_with() {
     assert_eq!(why, "specifying resource version is not allowed when using continue");
     let expired = Err(QueryFault::Expired(CONTINUE_EXPIRED.to_owned()));
     let query = parse(&format!("limit=3&continue={token}"));
+    let others = Universe::new("shard", ["x".to_owned()]);
+    assert_eq!(query.list(&others, &binding(), &[0]), expired, "its member is none");
+    let fewer = Universe::new("shard", ["a".to_owned(), "x".to_owned()]);
+    let Err(QueryFault::Rest { token }) = query.list(&fewer, &binding(), &[1, 0]) else {
+        panic!("its member is another slot's")
+    };
+    let rest = parse(&format!("limit=3&continue={token}")).list(&fewer, &binding(), &[1, 0]);
+    let Ok(ListAsk::Read(rest)) = rest else {
+        panic!("{rest:?}")
+    };
     assert_eq!(
-        query.list(&Universe::new("shard", ["a".to_owned()]), &binding(), &[0]),
-        expired
+        (shorts(&rest.legs), rest.reading),
+        (vec!["0:- - = -".to_owned()], Reading::Anew)
     );
     assert_eq!(query.list(&universe(), &binding(), &[1, 2]), expired, "its member left");
     let other = query.list(&universe(), &Binding::new(["shard", "bob", "/api/v1/pods"]), &SLOTS);
@@ -364,7 +381,7 @@ fn watches_that_validation_refuses_are_put_to_a_member() {
 
 #[test]
 fn no_cursor_and_no_token_of_ours_reaches_a_member() {
-    let token = known_token(Some("m"), true);
+    let token = known_token(Some("m"), Reading::Pinned);
     for query in [
         "resourceVersion=CURSOR".to_owned(),
         "resourceVersion=PARTIAL&limit=3".to_owned(),

@@ -24,9 +24,9 @@ fn token() -> impl Strategy<Value = Token> {
         prop::collection::vec(1_u64.., 3),
         0_usize..3,
         prop::option::of(".{0,200}"),
-        any::<bool>(),
+        prop::sample::select(vec![Reading::Pinned, Reading::Now, Reading::Anew]),
     )
-        .prop_map(|(versions, leg, member, consistent)| {
+        .prop_map(|(versions, leg, member, reading)| {
             let mut cursor = Cursor::new(&universe());
             for (slot, version) in versions.into_iter().enumerate() {
                 cursor.set(slot, Slot::At(version));
@@ -35,7 +35,7 @@ fn token() -> impl Strategy<Value = Token> {
                 cursor,
                 slot: leg,
                 member_token: member,
-                consistent,
+                reading,
             }
         })
 }
@@ -43,14 +43,14 @@ fn token() -> impl Strategy<Value = Token> {
 proptest! {
     #[test]
     fn what_is_written_is_read(token in token()) {
-        let text = token.encode(&binding()).unwrap();
+        let text = token.encode(&universe(), &binding()).unwrap();
         prop_assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'));
         prop_assert_eq!(Token::decode(&text, &universe(), &binding()), Ok(token));
     }
 
     #[test]
     fn a_flipped_or_cut_one_is_refused(token in token(), at in any::<prop::sample::Index>(), to in "[A-Za-z0-9_-]", cut in any::<bool>()) {
-        let text = token.encode(&binding()).unwrap();
+        let text = token.encode(&universe(), &binding()).unwrap();
         let at = at.index(text.len());
         let tampered = if cut { text[..at].to_owned() } else { format!("{}{to}{}", &text[..at], &text[at + 1..]) };
         prop_assume!(tampered != text);
@@ -70,9 +70,9 @@ fn some() -> String {
         cursor,
         slot: 1,
         member_token: Some("eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ".to_owned()),
-        consistent: true,
+        reading: Reading::Pinned,
     };
-    token.encode(&binding()).unwrap()
+    token.encode(&universe(), &binding()).unwrap()
 }
 
 #[test]
@@ -114,6 +114,24 @@ fn another_set_of_members_is_told_apart() {
 }
 
 #[test]
+fn the_rest_begins_with_the_same_member_where_it_has_another_slot() {
+    let member_token = Some("eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ".to_owned());
+    let more = Universe::new("shard", ["uid-00".to_owned(), "uid-1".to_owned(), "uid-2".to_owned()]);
+    let rest = Token::rest(&some(), &more, binding()).unwrap();
+    let slots = [Slot::Unasked; 3];
+    assert_eq!(
+        (rest.slot, &rest.member_token, rest.cursor.slots()),
+        (1, &member_token, &slots[..])
+    );
+    assert_eq!(rest.reading, Reading::Anew);
+    let fewer = Universe::new("shard", ["uid-1".to_owned()]);
+    assert_eq!(Token::rest(&some(), &fewer, binding()).unwrap().slot, 0);
+    let without = Universe::new("shard", ["uid-0".to_owned(), "uid-2".to_owned()]);
+    assert_eq!(Token::rest(&some(), &without, binding()), None);
+    assert_eq!(Token::rest(&some(), &fewer, Binding::new(["another"])), None);
+}
+
+#[test]
 fn an_api_servers_token_is_not_ours() {
     let theirs = URL_SAFE_NO_PAD.encode(br#"{"v":"meta.k8s.io/v1","rv":734,"start":"default/a\u0000"}"#);
     assert!(matches!(
@@ -129,9 +147,9 @@ fn what_is_too_long_is_refused_on_both_sides() {
         cursor: Cursor::new(&universe()),
         slot: 0,
         member_token: member,
-        consistent: true,
+        reading: Reading::Pinned,
     };
-    assert!(token.encode(&binding()).is_err());
+    assert!(token.encode(&universe(), &binding()).is_err());
     assert!(Token::decode(&"A".repeat(LONGEST + 1), &universe(), &binding()).is_err());
 }
 
@@ -141,8 +159,8 @@ fn a_leg_outside_the_set_is_refused() {
         cursor: Cursor::new(&universe()),
         slot: 3,
         member_token: None,
-        consistent: true,
+        reading: Reading::Pinned,
     };
-    let text = token.encode(&binding()).unwrap();
+    let text = token.encode(&universe(), &binding()).unwrap();
     assert!(Token::decode(&text, &universe(), &binding()).is_err());
 }

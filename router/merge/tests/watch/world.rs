@@ -111,6 +111,8 @@ pub(crate) struct Tally {
     pub(crate) restores: usize,
     pub(crate) days: usize,
     pub(crate) forgotten_views: usize,
+    /// Pages of lists that were begun in an older view.
+    pub(crate) older_pages: usize,
     pub(crate) only_member: usize,
     pub(crate) outlasted: usize,
 }

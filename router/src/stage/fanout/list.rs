@@ -10,23 +10,27 @@ mod body;
 mod heads;
 mod round;
 mod status;
+mod then;
 
 use std::sync::Arc;
 
 use http::Response;
 use http::header::{ACCEPT, HeaderName, HeaderValue, USER_AGENT};
-use portolan_merge::query::{CollectionQuery, InvalidQuery, ListAsk, QueryFault};
+use portolan_merge::cursor::Universe;
+use portolan_merge::query::{CONTINUE_INCONSISTENT, CollectionQuery, InvalidQuery, ListAsk, QueryFault};
 use portolan_merge::resume::Whose;
 use portolan_merge::token::Binding;
 
 use self::heads::Head;
 use self::round::{Round, Turn};
+use self::then::Then;
 use super::leg::{Asking, Overrides, start};
 use super::watch::since::refuse_left;
 use super::{Fan, FanOuts, gzip, refused_by};
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::decision::rewrite;
 use crate::resource::upstream::Body;
+use crate::stage::reply;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, takes_gzip};
 use crate::value::snapshot::Caller;
@@ -45,6 +49,10 @@ pub(super) struct Listing<'a> {
     status: Media,
     gzip: bool,
     hide_objects: bool,
+    /// Of the view in which the list was begun, if that is an older one.
+    then: Option<Then>,
+    /// What its cursors speak of.
+    universe: Arc<Universe>,
     /// Slots of the members still to be asked, in order.
     slots: Vec<usize>,
     /// Slots of members that serve nothing of this, or were left out.
@@ -103,6 +111,7 @@ pub(super) fn fault_of(fault: QueryFault) -> Fault {
     match fault {
         QueryFault::BadRequest(why) => Fault::BadRequest(why),
         QueryFault::Expired(why) => Fault::Expired(why),
+        QueryFault::Rest { .. } => Fault::Expired(CONTINUE_INCONSISTENT.to_owned()),
     }
 }
 
@@ -117,6 +126,8 @@ impl<'a> Listing<'a> {
             query = query.unlimited();
         }
         refuse_left(plan, &query)?;
+        let then = Then::of(&fan, &query);
+        let (plan, asking) = (&fan.plan, &mut fan.asking);
         let binding = binding(asking, plan);
         let hide_objects = filtered && asking.asked.query.first(INCLUDE_OBJECT).as_deref() == Some("None");
         if hide_objects {
@@ -127,7 +138,12 @@ impl<'a> Listing<'a> {
             wanted: Accepted::of_whole(&asking.headers)?,
             status: Media::preferred(&asking.headers),
             gzip: takes_gzip(&asking.headers),
-            slots: plan.legs.iter().map(|leg| leg.slot).collect(),
+            slots: match &then {
+                Some(then) => then.slots(),
+                None => plan.legs.iter().map(|leg| leg.slot).collect(),
+            },
+            universe: then.as_ref().map_or(&plan.universe, |then| &then.universe).clone(),
+            then,
             query,
             binding,
             hide_objects,
@@ -140,10 +156,11 @@ impl<'a> Listing<'a> {
     /// Each turn takes a member away, or settles the format or that there are no pages, so it ends.
     async fn run(mut self) -> Result<Response<Body>, Fault> {
         loop {
-            let ask = self.query.list(&self.fan.plan.universe, &self.binding, &self.slots);
-            let read = match ask.map_err(fault_of)? {
-                ListAsk::Invalid(invalid) => return self.refused(invalid).await,
-                ListAsk::Read(read) => read,
+            let read = match self.query.list(&self.universe, &self.binding, &self.slots) {
+                Ok(ListAsk::Invalid(invalid)) => return self.refused(invalid).await,
+                Ok(ListAsk::Read(read)) => read,
+                Err(QueryFault::Rest { token }) => return Ok(self.rest(&token)),
+                Err(fault) => return Err(fault_of(fault)),
             };
             match Round::ask(&self, read).await? {
                 Turn::Answer(response) => return Ok(response),
@@ -156,6 +173,12 @@ impl<'a> Listing<'a> {
                 }
             }
         }
+    }
+
+    /// The pages that were left are expired; what of them is there now can be had by this token.
+    fn rest(&self, token: &str) -> Response<Body> {
+        let fault = Fault::Expired(CONTINUE_INCONSISTENT.to_owned());
+        reply::reply_with_continue(&fault, token, self.status).map(Body::from)
     }
 
     /// The first member that can be had refuses it in its own words.

@@ -85,9 +85,9 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
         },
         Ok(WatchAsk::Invalid(invalid)) => return refuse(fanouts, &asking, &plan, routing, invalid).await,
         Err(QueryFault::BadRequest(why)) => return Err(Fault::BadRequest(why)),
-        Err(QueryFault::Expired(why)) => match query.raw().and_then(|raw| position(fanouts, &asking, &plan, raw)) {
+        Err(fault) => match query.raw().and_then(|raw| position(fanouts, &asking, &plan, raw)) {
             Some((cursor, told)) => Plan::resume(cursor, told, &slots),
-            None => return Ok(expired(fanouts, &accepted, why)),
+            None => return Ok(expired(fanouts, &accepted, fault.to_string())),
         },
     };
     fanouts.open.metrics.started(begin.word());
@@ -188,7 +188,7 @@ async fn refuse(
     }
     Err(match InvalidQuery::fault() {
         QueryFault::BadRequest(why) => Fault::BadRequest(why),
-        QueryFault::Expired(why) => Fault::Expired(why),
+        fault => Fault::Expired(fault.to_string()),
     })
 }
 

@@ -12,9 +12,9 @@ fn an_older_view_never_answers_for_a_newer_one() {
         cursor,
         slot: 0,
         member_token: None,
-        consistent: true,
+        reading: Reading::Pinned,
     };
-    let token = token.encode(&binding()).unwrap();
+    let token = token.encode(&universe(), &binding()).unwrap();
     for (query, expires) in [
         (format!("resourceVersion={text}"), true),
         (format!("resourceVersion={text}&resourceVersionMatch=Exact"), true),

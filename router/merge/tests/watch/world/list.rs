@@ -1,19 +1,19 @@
 //! How the client lists: pages of the real list core, one at a time, with whatever happens between them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use portolan_merge::cursor::{Cursor, Slot, Universe};
+use portolan_merge::cursor::{Cursor, Slot, Universe, View};
 use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions, MergedMeta, Wants};
 use portolan_merge::query::{CollectionQuery, LegAsk, ListAsk, ListRead, Param, QueryFault};
-use portolan_merge::token::Token;
-use portolan_merge::watch::{ListingFault, Start};
+use portolan_merge::token::{Reading, Token};
+use portolan_merge::watch::{ListingFault, Start, WatchLeg};
 use serde_json::{Value, json};
 
 use super::World;
 use super::connect::binding;
 use crate::client::Cache;
-use crate::member::{ListAsked, Page, Serves};
+use crate::member::{Key, ListAsked, Page, Serves};
 use crate::shard::Shard;
 
 /// A list under way.
@@ -29,6 +29,8 @@ pub(super) struct Paging {
     /// What all pages together are to be.
     expected: Cache,
     inconsistent: bool,
+    /// Namespaces that had left the shard, or their member, before its last page.
+    left: BTreeSet<&'static str>,
 }
 
 /// What came of one request.
@@ -37,6 +39,8 @@ enum Answer {
     Page(Value),
     /// 410, with the token to go on with if there is one.
     Expired(Option<String>),
+    /// The same for pages of another epoch: the rest is another list.
+    Rest(String),
     /// A member cannot be asked, or the hub.
     Away,
     /// 403.
@@ -61,6 +65,17 @@ impl World {
                 if let Some(token) = token.filter(|_| self.dice.percent(50)) {
                     paging.token = Some(token);
                     paging.inconsistent = true;
+                    self.paging = Some(paging);
+                }
+            }
+            Answer::Rest(token) => {
+                self.tally.expired_lists += 1;
+                self.client.last_listed = None;
+                if self.dice.percent(50) {
+                    paging.token = Some(token);
+                    (paging.inconsistent, paging.cursor) = (true, None);
+                    // It may be shown again what it was shown.
+                    paging.items.clear();
                     self.paging = Some(paging);
                 }
             }
@@ -105,7 +120,14 @@ impl World {
             // A client that keeps a cache lists anew.
             return false;
         }
-        assert_eq!(paging.items, paging.expected, "the list is not the union at its cursor");
+        let missing = |(key, object): &(&Key, &(String, u64))| {
+            paging.items.get(*key) != Some(*object) && !paging.left.contains(&*key.0)
+        };
+        let mut expected = paging.expected.iter();
+        assert_eq!(expected.find(missing), None, "the list is not the union at its cursor");
+        let mut items = paging.items.iter();
+        let more = items.find(|(key, object)| paging.expected.get(*key) != Some(*object));
+        assert_eq!(more, None, "more than was the shard's at the cursor");
         self.tally.lists += 1;
         self.client.list(paging.items, cursor);
         true
@@ -120,10 +142,12 @@ impl World {
         if self.is_outside(&shard) {
             return Answer::Outside;
         }
-        let universe = &shard.universe();
+        let then = self.begun_in(&query, &shard);
+        let begun = then.as_ref().unwrap_or(&shard);
+        let universe = &begun.universe();
         let may_leave = self.partial && query.is_first();
         let (mut slots, mut missing) = (Vec::new(), Vec::new());
-        for member in shard.asks(self.truth.scope) {
+        for member in begun.asks(self.truth.scope) {
             let slot = shard.slot(universe, member);
             if may_leave && !self.reaches(router, member) {
                 missing.push(slot);
@@ -138,6 +162,7 @@ impl World {
             Ok(ListAsk::Read(read)) => read,
             Ok(ListAsk::Invalid(invalid)) => panic!("a list that members are to refuse: {invalid:?}"),
             Err(QueryFault::Expired(_)) => return Answer::Expired(None),
+            Err(QueryFault::Rest { token }) => return Answer::Rest(token),
             Err(QueryFault::BadRequest(why)) => panic!("{why}"),
         };
         for slot in missing {
@@ -150,7 +175,9 @@ impl World {
             match self.ask(router, &shard, ask, paging) {
                 None => return Answer::Away,
                 Some(Ok(page)) => answers.push(page),
-                Some(Err(own)) => return Answer::Expired(read.continued.then(|| offer(&read, index, own)).flatten()),
+                Some(Err(own)) => {
+                    return Answer::Expired(read.continued.then(|| offer(universe, &read, index, own)).flatten());
+                }
             }
         }
         let pins = answers.split_off(pages);
@@ -166,7 +193,27 @@ impl World {
             }
             paging.expected = self.expected(&shard, universe, &read.cursor);
         }
-        Answer::Page(self.merge(&shard, &read, &answers))
+        if let Some(then) = &then {
+            self.tally.older_pages += 1;
+            let gone = then
+                .owner
+                .iter()
+                .filter(|(namespace, member)| shard.owner.get(**namespace) != Some(member));
+            paging.left.extend(gone.map(|(namespace, _)| *namespace));
+        }
+        Answer::Page(self.merge(&shard, then.as_ref(), &read, &answers))
+    }
+
+    /// The shard as it was when the list was begun, if that is another view of which all is known (the router's `Then`).
+    fn begun_in(&self, query: &CollectionQuery, shard: &Shard) -> Option<Shard> {
+        let Some(View::Older(revision)) = query.begun_in(&shard.universe()) else {
+            return None;
+        };
+        let asked = shard.asks(self.truth.scope);
+        let then = shard.as_of(revision)?;
+        let asks = then.asks(self.truth.scope);
+        let known = !asks.is_empty() && asks.iter().all(|member| asked.contains(member));
+        known.then_some(then)
     }
 
     /// Its next request.
@@ -263,12 +310,20 @@ impl World {
     }
 
     /// The members' bodies through the list core, in pieces.
-    fn merge(&mut self, shard: &Shard, read: &ListRead, pages: &[Page]) -> Value {
+    fn merge(&mut self, shard: &Shard, then: Option<&Shard>, read: &ListRead, pages: &[Page]) -> Value {
         let plan = self.plan(shard, &shard.universe(), |_| Start::Sync);
-        let leg = |ask: &LegAsk| plan.iter().find(|leg| leg.slot == ask.slot).unwrap();
-        let legs = read.legs.iter().map(|ask| ListLeg {
-            cluster: leg(ask).cluster.clone(),
-            filter: leg(ask).filter.clone(),
+        let before = then.map(|then| self.plan(then, &then.universe(), |_| Start::Sync));
+        let leg = |plan: &[WatchLeg], ask: &LegAsk| plan.iter().find(|leg| leg.slot == ask.slot).unwrap().clone();
+        let legs = read.legs.iter().map(|ask| {
+            let now = leg(&plan, ask);
+            let filter = match before.as_ref().and_then(|before| leg(before, ask).share) {
+                Some(then) => Some(now.filter.or(now.share).map_or(then.clone(), |now| now.and(then))),
+                None => now.filter,
+            };
+            ListLeg {
+                cluster: now.cluster,
+                filter,
+            }
         });
         let options = ListOptions {
             unique: self.truth.setting.unique,
@@ -288,9 +343,12 @@ impl World {
                     merge.push(leg, Bytes::from(piece), &mut out).unwrap();
                 }
                 Wants::Meta => {
+                    let universe = then.unwrap_or(shard).universe();
                     let metas: Vec<_> = merge.metas().iter().map(|meta| meta.clone().unwrap()).collect();
                     let own = metas.into_iter().map(|meta| meta.continue_);
-                    merge.set_meta(assemble(read, own.collect()), &mut out).unwrap();
+                    merge
+                        .set_meta(assemble(&universe, read, own.collect()), &mut out)
+                        .unwrap();
                 }
                 Wants::Done => break,
             }
@@ -302,7 +360,7 @@ impl World {
 }
 
 /// As the router does it: on with the member that has more, else with the next.
-fn assemble(read: &ListRead, own: Vec<Option<String>>) -> MergedMeta {
+fn assemble(universe: &Universe, read: &ListRead, own: Vec<Option<String>>) -> MergedMeta {
     let more = read.legs.iter().zip(own).find_map(|(ask, own)| {
         let own = own.filter(|own| !own.is_empty())?;
         Some((ask.slot, Some(own)))
@@ -312,17 +370,17 @@ fn assemble(read: &ListRead, own: Vec<Option<String>>) -> MergedMeta {
         cursor: read.cursor.clone(),
         slot: leg,
         member_token: member,
-        consistent: read.consistent,
+        reading: read.reading,
     });
     MergedMeta {
         remaining: None,
         shard_selector: None,
         resource_version: read.cursor.encode().unwrap(),
-        continue_: token.map(|token| token.encode(&binding()).unwrap()),
+        continue_: token.map(|token| token.encode(universe, &binding()).unwrap()),
     }
 }
 
-fn offer(read: &ListRead, index: usize, offered: Option<String>) -> Option<String> {
+fn offer(universe: &Universe, read: &ListRead, index: usize, offered: Option<String>) -> Option<String> {
     let first = read.legs.first()?;
     let own = match &first.query.continue_ {
         Param::Set(own) => Some(own.clone()),
@@ -332,9 +390,12 @@ fn offer(read: &ListRead, index: usize, offered: Option<String>) -> Option<Strin
         cursor: read.cursor.clone(),
         slot: first.slot,
         member_token: if index == 0 { offered } else { own },
-        consistent: false,
+        reading: match read.reading {
+            Reading::Anew => Reading::Anew,
+            Reading::Pinned | Reading::Now => Reading::Now,
+        },
     };
-    Some(token.encode(&binding()).unwrap())
+    Some(token.encode(universe, &binding()).unwrap())
 }
 
 fn body(page: &Page) -> Vec<u8> {

@@ -8,8 +8,8 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WARNING};
 use http::{HeaderMap, Response, StatusCode};
 use portolan_merge::cursor::Slot;
 use portolan_merge::list::{ListFormat, ListLeg, ListMerge, ListOptions};
-use portolan_merge::query::{CONTINUE_INCONSISTENT, LegAsk, ListRead};
-use portolan_merge::token::Token;
+use portolan_merge::query::{LegAsk, ListRead};
+use portolan_merge::token::{Reading, Token};
 use tokio::time::Instant;
 
 use super::ahead::{MemberBody, ReadAhead};
@@ -24,7 +24,6 @@ use crate::resource::upstream::Body;
 use crate::stage::fanout::leg::METADATA_LIST;
 use crate::stage::fanout::metrics::FanOutMetrics;
 use crate::stage::fanout::{Fan, absence, named};
-use crate::stage::reply;
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
 use crate::value::media::{Accepted, Media, Shape};
@@ -262,12 +261,15 @@ impl<'a> Round<'a> {
         let asked = &listing.fan.asking.asked;
         let merge = ListMerge::new(
             format,
-            legs.iter().map(|leg| list_leg(asked, leg)).collect(),
+            legs.iter().map(|leg| list_leg(listing, asked, leg)).collect(),
             self.options(),
         );
         let assemble = self.assemble(legs.iter().map(|leg| leg.slot).collect());
         let ahead = ReadAhead::new(listing.fanouts.ahead.clone());
-        let trusted = legs.iter().enumerate().filter(|(_, leg)| leg.filter.is_none());
+        // Nor is it the member's doing that less is shown than was asked for.
+        let narrowed = |leg: &FanLeg| listing.then.as_ref().is_some_and(|then| then.narrows(leg));
+        let trusted = |leg: &FanLeg| leg.filter.is_none() && !narrowed(leg);
+        let trusted = legs.iter().enumerate().filter(|(_, leg)| trusted(leg));
         let foreign = Foreign {
             metrics: listing.fanouts.open.metrics.clone(),
             legs: trusted.map(|(index, leg)| (index, leg.cluster().clone())).collect(),
@@ -288,10 +290,12 @@ impl<'a> Round<'a> {
     /// The cursor of all, and where the next page begins. `slots`: of the legs that are merged, in their order.
     fn assemble(&self, slots: Vec<usize>) -> Assemble {
         let (mut cursor, binding) = (self.read.cursor.clone(), self.listing.binding);
-        let (paged, consistent, later) = (self.read.paged, self.read.consistent, self.read.later.clone());
+        let (paged, reading, later) = (self.read.paged, self.read.reading, self.read.later.clone());
+        let universe = self.listing.universe.clone();
         // Of several members each counts its own, and what is filtered here they count too.
         let plan = &self.listing.fan.plan;
-        let counts = matches!(plan.legs.as_slice(), [leg] if leg.filter.is_none());
+        let narrows = |leg: &FanLeg| self.listing.then.as_ref().is_some_and(|then| then.narrows(leg));
+        let counts = matches!(plan.legs.as_slice(), [leg] if leg.filter.is_none() && !narrows(leg));
         Box::new(move |metas| {
             let (mut next, mut remaining) = (None, None);
             for (slot, meta) in slots.iter().zip(metas) {
@@ -311,9 +315,9 @@ impl<'a> Round<'a> {
                 cursor,
                 slot: leg,
                 member_token: member,
-                consistent,
+                reading,
             });
-            let continue_ = token.map(|token| token.encode(&binding)).transpose();
+            let continue_ = token.map(|token| token.encode(&universe, &binding)).transpose();
             Ok(portolan_merge::list::MergedMeta {
                 resource_version,
                 continue_: continue_.map_err(|error| error.to_string())?,
@@ -341,13 +345,15 @@ impl<'a> Round<'a> {
             cursor: self.read.cursor.clone(),
             slot: first.slot,
             member_token: if index == 0 { Told::read(&body).continue_ } else { own },
-            consistent: false,
+            reading: match self.read.reading {
+                Reading::Anew => Reading::Anew,
+                Reading::Pinned | Reading::Now => Reading::Now,
+            },
         };
         let token = token
-            .encode(&self.listing.binding)
+            .encode(&self.listing.universe, &self.listing.binding)
             .map_err(|error| Fault::Internal(error.to_string()))?;
-        let fault = Fault::Expired(CONTINUE_INCONSISTENT.to_owned());
-        Ok(reply::reply_with_continue(&fault, &token, self.listing.status).map(Body::from))
+        Ok(self.listing.rest(&token))
     }
 }
 
@@ -380,9 +386,12 @@ fn position(version: &str) -> Slot {
     version.parse().map_or(Slot::Sync, Slot::At)
 }
 
-fn list_leg(asked: &ApiRequest, leg: &FanLeg) -> ListLeg {
+fn list_leg(listing: &Listing<'_>, asked: &ApiRequest, leg: &FanLeg) -> ListLeg {
     ListLeg {
         cluster: leg.cluster().clone(),
-        filter: leg.filter.clone().or_else(|| leg.believed(asked)),
+        filter: match &listing.then {
+            Some(then) => then.believed(asked, leg),
+            None => leg.filter.clone().or_else(|| leg.believed(asked)),
+        },
     }
 }

@@ -91,6 +91,78 @@ fn object(namespace: &str, version: u64) -> Bytes {
     format!("{}\n", json!({"type": "ADDED", "object": object})).into()
 }
 
+/// A page of a list as of this view revision, of which the member sends these objects, and more; where the member was asked.
+async fn page(world: &mut World, revision: u64, on: &str, sent: &[&str]) -> (StatusCode, Value, String) {
+    let request = Request::builder()
+        .uri(format!("{PODS}?limit=2{on}"))
+        .header("accept", "application/json")
+        .body(())
+        .unwrap();
+    let (head, ()) = request.into_parts();
+    let asked = classify(&Method::GET, &head.uri, &head.headers).unwrap();
+    let fan = Fan {
+        plan: FanOut {
+            universe: Arc::new(world.universe.at(revision)),
+            watch: false,
+            ..world.plan.clone()
+        },
+        asking: Asking::new(asked, &head, world.caller.clone(), Context::new()),
+        routing: world.fanouts.routing.load(),
+    };
+    let answers = async {
+        let mut asked = world.members[0].asked().await;
+        let items: Vec<Value> = sent
+            .iter()
+            .map(|namespace| json!({"metadata": {"name": "x", "namespace": namespace, "uid": "u", "resourceVersion": "5"}}))
+            .collect();
+        let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "10", "continue": "m"}, "items": items});
+        let mut stream = asked.respond.send_response(head_of_json(), false).unwrap();
+        stream.send_data(list.to_string().into(), true).unwrap();
+        asked.path
+    };
+    let fanouts = world.fanouts.clone();
+    let answered = async { fanouts.run(fan).await.unwrap() };
+    let (response, path) = tokio::join!(answered, answers);
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, serde_json::from_slice(&body).unwrap(), path)
+}
+
+fn head_of_json() -> Response<()> {
+    let mut head = head(200);
+    head.headers_mut()
+        .insert("content-type", http::HeaderValue::from_static("application/json"));
+    head
+}
+
+#[tokio::test]
+async fn pages_of_an_older_view_go_on_with_what_was_the_shards_then_and_is_now() {
+    let mut world = sharded(&["east"]).await;
+    let shown = |list: &Value| -> Vec<String> {
+        let items = list["items"].as_array().unwrap().iter();
+        items
+            .map(|item| item["metadata"]["namespace"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let next = |list: &Value| format!("&continue={}", list["metadata"]["continue"].as_str().unwrap());
+    let (status, first, _) = page(&mut world, 5, "", &["a"]).await;
+    assert_eq!((status, shown(&first)), (StatusCode::OK, vec!["a".to_owned()]));
+    // It has `d` since 9: a watch from the first page's cursor tells of it.
+    let (status, second, path) = page(&mut world, 9, &next(&first), &["a", "d", "z"]).await;
+    assert_eq!(
+        (status, shown(&second)),
+        (StatusCode::OK, vec!["a".to_owned()]),
+        "{second}"
+    );
+    assert!(path.contains("continue=m"), "{path}");
+    let version = |list: &Value| list["metadata"]["resourceVersion"].clone();
+    assert_eq!(version(&second), version(&first));
+    let (_, third, _) = page(&mut world, 9, &next(&second), &["d"]).await;
+    assert_eq!((shown(&third), version(&third)), (vec![], version(&first)));
+    let (_, new, _) = page(&mut world, 9, "", &["a", "d"]).await;
+    assert_eq!(shown(&new), ["a", "d"], "a new list has all");
+}
+
 #[tokio::test]
 async fn what_came_is_read_by_a_watch_where_its_member_does_not_list_it() {
     let mut world = sharded(&["east"]).await;
