@@ -10,6 +10,7 @@ pub mod condition;
 #[cfg(feature = "schema")]
 pub mod definitions;
 pub mod duration;
+pub mod fair;
 pub mod fault_injection;
 pub mod held;
 pub mod labels;

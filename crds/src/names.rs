@@ -149,6 +149,10 @@ pub(crate) const REQUIREMENTS_MAX: usize = 64;
 /// Most values of one expression there.
 pub(crate) const VALUES_MAX: usize = 4096;
 
+/// Most bytes in a URL of a selector that members are asked by: a client takes 65,534 of a URL, and path, version and the place
+/// in a list that is read in pages have to fit beside it.
+pub const SELECTOR_URL_MAX: usize = 60 * 1024;
+
 /// Longest name of a rule of a policy, in characters.
 pub const RULE_NAME_MAX: usize = 253;
 /// Most tokens of a bucket, and of a cost: what the original could hold.
