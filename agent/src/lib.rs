@@ -19,6 +19,7 @@ pub mod uninstall;
 mod admin;
 mod admission;
 mod allowed;
+mod bounds;
 mod callers;
 mod explain;
 mod facts;

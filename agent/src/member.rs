@@ -75,6 +75,10 @@ pub(crate) fn watch_config() -> watcher::Config {
     watcher::Config::default().timeout(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
+/// Objects of one page of a list whose objects others may make as large as they like: 1.5 MiB each is what etcd takes, and a page
+/// is held whole.
+pub(crate) const FAT_PAGE: u32 = 50;
+
 /// Who repeats a request that the API server has no room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeats {

@@ -39,7 +39,7 @@ mod wanted;
 
 pub(crate) use agent_config::{AgentOrders, selector_of_root};
 pub(crate) use arbitrate::{Contested, Given, Verdict, some_of};
-pub(crate) use callers::caller_selector;
+pub(crate) use callers::{caller_selector, selects};
 pub(crate) use credentials::{Credential, Credentials, Own};
 pub(crate) use fence::hindrance;
 pub(crate) use held::{CallerKey, Hold, Holders, Past, callers_of};
@@ -109,6 +109,8 @@ pub(crate) struct World {
     pub(crate) views: BTreeMap<CallerPod, BTreeSet<Ref>>,
     /// Pods that the selector of a shard matches and that its `serviceAccounts` keeps out, in words.
     pub(crate) not_admitted: BTreeMap<ShardName, BTreeSet<String>>,
+    /// Pods, in words, whose labels are too many to be known, by their namespace: no shard there has them.
+    pub(crate) unread_pods: BTreeMap<String, BTreeSet<String>>,
     /// How each policy that there is stands, and which callers it reaches.
     pub(crate) policies: BTreeMap<PolicyName, PolicyReach>,
     /// Limits in force that routers have together, with the tokens that come to each in a second, in thousandths.
@@ -134,6 +136,7 @@ impl World {
             && self.shards == other.shards
             && self.callers == other.callers
             && self.not_admitted == other.not_admitted
+            && self.unread_pods == other.unread_pods
             && self.policies == other.policies
             && self.shared_limits == other.shared_limits
             && self.agent_configs == other.agent_configs

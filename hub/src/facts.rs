@@ -145,6 +145,10 @@ pub(crate) struct AgentReport {
     pub(crate) vouched: Option<Instant>,
     /// Callers by the UID of their Pod.
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
+    /// Namespaces of which the agent has never told this process all callers.
+    pub(crate) unknown_callers: BTreeSet<String>,
+    /// UIDs of callers that were known before the agent's stream began, of namespaces of which it has not told all on it.
+    pub(crate) kept_callers: BTreeSet<String>,
     /// Shared with worlds, which go by whether it is the very same.
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) allowed: Option<v1::Allowed>,
@@ -157,7 +161,7 @@ pub(crate) struct AgentReport {
     pub(crate) restored: Option<Instant>,
     /// It went back, and that is not counted yet.
     pub(crate) owes_restore: bool,
-    /// Selectors that match more Pods than are told.
+    /// Selectors of which not all Pods are told, by their digests.
     pub(crate) excess: Vec<v1::ExcessSelector>,
     /// What is wrong with the member's admission policies; empty: nothing.
     pub(crate) policies: String,
@@ -183,6 +187,8 @@ pub(crate) struct OfPairs {
 pub(crate) struct Namespace {
     pub(crate) uid: String,
     pub(crate) labels: BTreeMap<String, String>,
+    /// How many bytes its labels have, if they are too many to be known; 0: they are known.
+    pub(crate) labels_cut: u64,
     pub(crate) terminating: bool,
     /// Its annotation: the member refuses writes that say another epoch.
     pub(crate) epoch: Option<u64>,
@@ -264,6 +270,12 @@ impl Facts {
         let closed = state.is_some_and(|state| state.closed && state.epoch == epoch);
         let known = agent.namespaces.as_ref();
         closed && known.is_some_and(|known| known.get(namespace).is_none_or(|one| one.epoch == Some(epoch)))
+    }
+
+    /// Whether all callers in a namespace of a member are known.
+    pub(crate) fn knows_callers(&self, cluster: &str, namespace: &str) -> bool {
+        let agent = self.agents.get(cluster);
+        agent.is_some_and(|agent| agent.callers.is_some() && !agent.unknown_callers.contains(namespace))
     }
 
     /// Whether a person said that nobody waits for this release of `shard` any more.

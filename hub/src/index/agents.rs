@@ -16,6 +16,8 @@ use portolan_wire::v1;
 
 use super::Change;
 use super::bounds::{OutOfBounds, check, cut};
+use super::callers::callers;
+use super::fold::fold;
 use super::report::Report;
 use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, counted, coverage_for_routers};
 
@@ -144,7 +146,7 @@ impl AgentReport {
             Report::Heartbeat(beat, at) => self.beat(beat, at),
             Report::Namespaces(delta) => self.namespaces(delta),
             Report::Coverage(delta) => self.coverage(delta),
-            Report::Callers(delta) => self.callers(delta),
+            Report::Callers(delta) => callers(self, delta),
             Report::Token(token) => self.token(token),
             Report::Allowed(mut allowed) => {
                 allowed.service_accounts.sort();
@@ -267,6 +269,7 @@ impl AgentReport {
             let namespace = Namespace {
                 uid: fact.uid,
                 labels: fact.labels.into_iter().collect(),
+                labels_cut: fact.labels_cut,
                 terminating: fact.terminating,
                 epoch: fact.epoch.filter(|epoch| *epoch <= MAX_EPOCH),
             };
@@ -342,11 +345,6 @@ impl AgentReport {
             self.counts.remove(&GroupResource::from(kind.clone()));
         }
     }
-
-    fn callers(&mut self, delta: v1::CallerDelta) -> Change {
-        let upserted = delta.upserted.into_iter().map(|fact| (fact.uid.clone(), fact));
-        fold(&mut self.callers, delta.reset, upserted, delta.removed)
-    }
 }
 
 fn replace<T: PartialEq>(slot: &mut Option<T>, value: T) -> Change {
@@ -366,32 +364,6 @@ fn status<T: PartialEq>(slot: &mut T, value: T) -> Change {
     Change::Status
 }
 
-/// Applies a delta; the first one makes the subject known, also when it is empty.
-fn fold<K: Ord, V: PartialEq>(
-    slot: &mut Option<BTreeMap<K, V>>,
-    reset: bool,
-    upserted: impl IntoIterator<Item = (K, V)>,
-    removed: impl IntoIterator<Item = K>,
-) -> Change {
-    let mut changed = slot.is_none();
-    let map = slot.get_or_insert_default();
-    if reset {
-        let fresh: BTreeMap<K, V> = upserted.into_iter().collect();
-        changed |= *map != fresh;
-        *map = fresh;
-    } else {
-        for (key, value) in upserted {
-            if map.get(&key) != Some(&value) {
-                changed = true;
-                map.insert(key, value);
-            }
-        }
-    }
-    for key in removed {
-        changed |= map.remove(&key).is_some();
-    }
-    if changed { Change::Compile } else { Change::Nothing }
-}
 /// Whether a clock agrees with the hub's, which is `at`. One that did may be off by a little more before it does not.
 fn agrees(clock_unix_milliseconds: Option<i64>, at: Timestamp, agreed: bool) -> bool {
     let most = if agreed {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use portolan_crds::{ConditionReason, ConditionType, Finding};
+use portolan_wire::protocol::LABELS_MAX_BYTES;
 
 use super::finding::nothing_in_force;
 use crate::compile::{Verdict, WantedMember, some_of};
@@ -62,6 +63,16 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Find
         Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message)
     } else {
         let count: usize = members.iter().map(|member| member.namespaces.len()).sum();
-        Finding::holds(TYPE, format!("{count} namespaces in {} clusters", members.len()))
+        let unread = match &*pairs(|member| &member.unread) {
+            [] => String::new(),
+            unread => format!(
+                "; with more than {LABELS_MAX_BYTES} bytes of labels, so that no namespaceSelector chooses them: {}",
+                some_of(unread, ", ")
+            ),
+        };
+        Finding::holds(
+            TYPE,
+            format!("{count} namespaces in {} clusters{unread}", members.len()),
+        )
     }
 }

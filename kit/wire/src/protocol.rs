@@ -31,6 +31,24 @@ pub const LOCKS: &str = "locks";
 /// its Hello tells it.
 pub const HELD_LOCKS: &str = "held-locks";
 
+/// Capability of a hub that takes an agent's deltas in several messages, as its Welcome tells it.
+pub const REPORT_PAGES: &str = "report-pages";
+
+/// Most bytes of a message by which an agent reports, to a hub that takes its deltas in several.
+pub const REPORT_PAGE_MAX_BYTES: usize = 1024 * 1024;
+
+/// Most bytes of one object's labels that agents tell: far less is in use. The API server bounds them by the object's size alone.
+pub const LABELS_MAX_BYTES: usize = 64 * 1024;
+
+/// Most selectors of which an agent reports that not all of their Pods are told.
+pub const EXCESS_MAX: usize = 2_000;
+
+/// Most bytes of a text by which an agent reports why something cannot be had.
+pub const FAULT_MAX_BYTES: usize = 256;
+
+/// Most bytes of a message that agents take, and so of a configuration.
+pub const AGENT_UPDATE_MAX_BYTES: usize = 4 * 1024 * 1024;
+
 /// How long what was sent may still arrive and be carried out, whatever became of who sent it: a quarter of an hour is the longest
 /// that systems go on sending what the other side does not take, and what arrives is worked on for a minute. Routers and hub go by it.
 pub const UNDER_WAY_FOR: Duration = Duration::from_mins(20);
