@@ -199,10 +199,7 @@ fn share(
         }
     };
     let canary = canary(root).map(|_| child(0, canarys));
-    let normal = parts
-        .into_iter()
-        .enumerate()
-        .map(|(index, part)| child(index + 1, part));
+    let normal = (1..).zip(parts).map(|(number, part)| child(number, part));
     let last = pods::ordinals(root, around.pods, before.len()).end;
     let count = before.len() + usize::from(canary.is_some());
     let (children, bytes) = weigh(spec, count, canary.into_iter().chain(normal))?;
