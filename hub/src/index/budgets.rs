@@ -63,7 +63,7 @@ impl Budgets {
         let passed = self
             .paid_at
             .map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-        let mut pool = BYTES_PER_SECOND as u128 * passed.as_micros() / 1_000_000;
+        let mut pool = u128::from(BYTES_PER_SECOND) * passed.as_micros() / 1_000_000;
         if pool == 0 && self.paid_at.is_some() {
             // Parts of a byte are not lost.
             return;

@@ -10,6 +10,7 @@ use portolan_crds::{AUTHOR_BYTES_MAX, ConditionReason, ShardName};
 
 use super::Refusal;
 use super::draft::Draft;
+use crate::compile::roots::Generated;
 
 /// The heaviest of an author's other specs that a message names.
 const NAMED_MAX: usize = 3;
@@ -30,7 +31,7 @@ impl Weight {
     fn of_present(draft: &Draft<'_>) -> Self {
         Self {
             own: draft.object.bytes,
-            children: draft.kin.present.as_deref().map_or((0, 0), |root| root.weight()),
+            children: draft.kin.present.as_deref().map_or((0, 0), Generated::weight),
         }
     }
 
@@ -40,7 +41,7 @@ impl Weight {
         };
         Self {
             own: accepted.bytes,
-            children: draft.kin.in_force.as_deref().map_or((0, 0), |root| root.weight()),
+            children: draft.kin.in_force.as_deref().map_or((0, 0), Generated::weight),
         }
     }
 }

@@ -114,7 +114,7 @@ fn roots_that_come_at_once_count_each_other() {
     for _ in 0..3 {
         let world = fleet.compile(u64::MAX);
         fleet.write_children(&world);
-        let in_force: Vec<_> = world.state.roots.keys().map(|name| name.name()).collect();
+        let in_force: Vec<_> = world.state.roots.keys().map(ShardName::name).collect();
         assert_eq!(in_force, ["root-0", "root-1"]);
         let (reason, message) = refusal(&world, &shard_name("root-3")).unwrap();
         assert_eq!(reason, ConditionReason::TooMuch, "{message}");
