@@ -366,7 +366,12 @@ async fn a_right_that_is_taken_while_the_disk_is_full_is_never_given_back() {
         let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
         let mut found = conditions.into_iter().filter(|one| one["type"] == "Distributed");
         let found = found.find(|one| one["observedGeneration"].as_i64() == generation);
-        found.map(|one| (one["status"].clone(), one["message"].as_str().unwrap_or_default().to_owned()))
+        found.map(|one| {
+            (
+                one["status"].clone(),
+                one["message"].as_str().unwrap_or_default().to_owned(),
+            )
+        })
     };
     eventually("the shard names the router", async || {
         let found = distributed().await;
@@ -375,14 +380,20 @@ async fn a_right_that_is_taken_while_the_disk_is_full_is_never_given_back() {
     })
     .await;
     let ready = door.with_prefix("").get("/readyz?verbose", &[]).await.unwrap();
-    ready.expect_status(200, &["[!]state-file", "readyz check passed"]).unwrap();
+    ready
+        .expect_status(200, &["[!]state-file", "readyz check passed"])
+        .unwrap();
     assert_eq!(door.get(MAPS, &[]).await.unwrap().status, 200, "all else goes on");
 
     std::fs::remove_file(&state).unwrap();
     std::fs::rename(&aside, &state).unwrap();
     eventually("it is acknowledged", async || {
         let found = distributed().await;
-        found.as_ref().is_some_and(|(status, _)| *status == "True").then_some(()).ok_or(found)
+        found
+            .as_ref()
+            .is_some_and(|(status, _)| *status == "True")
+            .then_some(())
+            .ok_or(found)
     })
     .await;
     let mut hub = world.fleet.take_over("hub").await.unwrap();

@@ -234,7 +234,10 @@ impl Kinds {
     pub(crate) fn is_placeless<'a>(&self, clusters: impl IntoIterator<Item = &'a str>, kind: &str) -> bool {
         let members = clusters.into_iter().filter_map(|cluster| self.member(cluster));
         let served = members.flat_map(|member| member.all()).map(|(.., served)| served);
-        let mut scopes = served.filter(|served| served.kind == kind).map(|served| served.scope).peekable();
+        let mut scopes = served
+            .filter(|served| served.kind == kind)
+            .map(|served| served.scope)
+            .peekable();
         scopes.peek().is_some() && scopes.all(|scope| scope == Scope::Cluster)
     }
 

@@ -47,7 +47,14 @@ async fn heads_of_an_api_server_are_served() {
     let long = "x".repeat(70_000);
     for (path, header) in [(selector(500), ""), (selector(3_000), ""), (selector(1), &long)] {
         let answer = door.get(&path, &[("x-long", header)]).await.unwrap();
-        assert_eq!(answer.status, 200, "{} + {}: {}", path.len(), header.len(), answer.message());
+        assert_eq!(
+            answer.status,
+            200,
+            "{} + {}: {}",
+            path.len(),
+            header.len(),
+            answer.message()
+        );
     }
     let words = "command=word&".repeat(1_200);
     let path = format!("/api/v1/namespaces/paths/pods/none/exec?{words}container=x");
@@ -67,7 +74,10 @@ async fn heads_of_an_api_server_are_served() {
 #[tokio::test]
 async fn load_balancers_check_without_a_host_and_without_an_identity() {
     let door = world().await.token_door(None).await.unwrap();
-    for (head, status) in [("GET /readyz HTTP/1.0\r\n\r\n", 200), ("OPTIONS / HTTP/1.0\r\n\r\n", 405)] {
+    for (head, status) in [
+        ("GET /readyz HTTP/1.0\r\n\r\n", 200),
+        ("OPTIONS / HTTP/1.0\r\n\r\n", 405),
+    ] {
         let answers = send(&door, head.as_bytes()).await;
         assert!(answers.len() == 1 && answers[0].status == status, "{head}: {answers:?}");
     }

@@ -115,16 +115,29 @@ pub(super) fn meta() -> MergedMeta {
 
 #[test]
 fn a_shard_selector_is_echoed_if_all_members_have_kept_to_it() {
-    let json = |info: &str| format!(r#"{{"kind":"L","apiVersion":"v1","metadata":{{"resourceVersion":"7"{info}}},"items":[]}}"#);
+    let json = |info: &str| {
+        format!(r#"{{"kind":"L","apiVersion":"v1","metadata":{{"resourceVersion":"7"{info}}},"items":[]}}"#)
+    };
     let meta = |info: &str| {
         let merged = merge(ListFormat::Json, options(), vec![Body::whole(json(info))]);
         merged.unwrap().metas[0].clone()
     };
-    let (kept, other, none) = (meta(r#","shardInfo":{"selector":"a"}"#), meta(r#","shardInfo":{"selector":"b"}"#), meta(""));
+    let (kept, other, none) = (
+        meta(r#","shardInfo":{"selector":"a"}"#),
+        meta(r#","shardInfo":{"selector":"b"}"#),
+        meta(""),
+    );
     assert_eq!(kept.as_ref().unwrap().shard_selector.as_deref(), Some("a"));
-    let echoed = |metas: &[&Option<LegMeta>]| shard_selector(&metas.iter().map(|meta| (*meta).clone()).collect::<Vec<_>>());
+    let echoed =
+        |metas: &[&Option<LegMeta>]| shard_selector(&metas.iter().map(|meta| (*meta).clone()).collect::<Vec<_>>());
     assert_eq!(echoed(&[&kept, &kept]).as_deref(), Some("a"));
-    for metas in [vec![&kept, &other], vec![&kept, &none], vec![&none, &kept], vec![&kept, &None], vec![]] {
+    for metas in [
+        vec![&kept, &other],
+        vec![&kept, &none],
+        vec![&none, &kept],
+        vec![&kept, &None],
+        vec![],
+    ] {
         assert_eq!(echoed(&metas), None);
     }
     // In both encodings.

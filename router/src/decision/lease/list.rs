@@ -79,7 +79,11 @@ impl Renaming {
             }
             b'{' | b'[' => self.enter(byte == b'['),
             b'}' | b']' => self.leave(),
-            b',' => self.at = At::Outside { key: self.is_in_object() },
+            b',' => {
+                self.at = At::Outside {
+                    key: self.is_in_object(),
+                }
+            }
             b':' => self.at = At::Outside { key: false },
             _ => {}
         }
@@ -96,7 +100,9 @@ impl Renaming {
         } else {
             self.open.push(Container { key: None, is_list });
         }
-        self.at = At::Outside { key: self.is_in_object() };
+        self.at = At::Outside {
+            key: self.is_in_object(),
+        };
     }
 
     fn leave(&mut self) {
@@ -109,7 +115,9 @@ impl Renaming {
     }
 
     fn within(&mut self, byte: u8, out: &mut Vec<u8>) {
-        let At::Text { key, escaped, long } = self.at else { return };
+        let At::Text { key, escaped, long } = self.at else {
+            return;
+        };
         self.text.push(byte);
         if byte == b'"' && !escaped {
             let text = std::mem::take(&mut self.text);

@@ -183,9 +183,8 @@ impl OpenWatches {
         let (name, shard) = names(caller);
         let resource = asked.resource.clone().unwrap_or_default();
         let says = |parameter| asked.query.first(parameter).is_some_and(|text| !text.is_empty());
-        let narrowed = says("labelSelector")
-            || says("shardSelector")
-            || (says("fieldSelector") && resource.name.is_none());
+        let narrowed =
+            says("labelSelector") || says("shardSelector") || (says("fieldSelector") && resource.name.is_none());
         let fenced = fence.then(|| Fenced {
             caller: CallerId::of(caller),
             group: resource.group.clone(),

@@ -58,9 +58,14 @@ fn events_of_one_object_without_a_namespace_are_every_members() {
     let events = |query: &str| format!("GET /api/v1/events?{query}");
     let plan = |query: &str| world.say(&events(query));
     let described = plan(&format!("{ONE}=ports"));
-    assert!(described.starts_with("cluster-scoped-event ⇒ east fields:involvedObject.namespace= | west fields"), "{described}");
     assert!(
-        world.say("GET /apis/events.k8s.io/v1/events?fieldSelector=regarding.name=p,regarding.kind=ports").contains("fields:regarding"),
+        described.starts_with("cluster-scoped-event ⇒ east fields:involvedObject.namespace= | west fields"),
+        "{described}"
+    );
+    assert!(
+        world
+            .say("GET /apis/events.k8s.io/v1/events?fieldSelector=regarding.name=p,regarding.kind=ports")
+            .contains("fields:regarding"),
     );
     // Of what has a namespace, of a kind that nobody knows, and of more than one object: the shard's.
     for query in [

@@ -131,5 +131,8 @@ async fn a_token_is_for_its_shard_selector() {
     assert!(matches!(other, Err(Fault::BadRequest(_))), "another half's");
     let second = world.get(&format!("{}&continue={token}", page("half"))).await.unwrap();
     assert_eq!(second.names(), ["c"]);
-    assert!(world.asked(0).iter().all(|path| path.contains("shardSelector=")), "every member is asked for it");
+    assert!(
+        world.asked(0).iter().all(|path| path.contains("shardSelector=")),
+        "every member is asked for it"
+    );
 }
