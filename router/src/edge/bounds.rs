@@ -6,7 +6,7 @@ use http::request::Parts;
 use portolan_crds::duration::parse_duration;
 
 use super::MAX_HEAD_BYTES;
-use crate::value::classify::ApiRequest;
+use crate::value::classify::{ApiRequest, Verb};
 use crate::value::fault::Fault;
 
 /// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
@@ -37,4 +37,20 @@ pub(super) fn check_size(head: &Parts) -> Result<(), Fault> {
     }
     let message = format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes");
     Err(Fault::HeadTooLarge(message))
+}
+
+/// Nobody can be asked who the client is or what it may do: to an informer 429, because it lists anew after a 503.
+pub(super) fn not_yet(asked: &ApiRequest, fault: Fault) -> Fault {
+    match fault {
+        Fault::Unavailable {
+            message,
+            cluster,
+            sent: false,
+        } if matches!(asked.verb, Verb::List | Verb::Watch) => Fault::TooManyRequests {
+            message,
+            retry_after_seconds: 1,
+            cluster,
+        },
+        other => other,
+    }
 }

@@ -8,9 +8,8 @@ mod judged;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use opentelemetry::Context;
 use portolan_crds::partition::ChildRole;
@@ -18,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use super::after::After;
-use super::bounds::{TIMEOUT_GRACE, check_size, timeout};
+use super::bounds::{TIMEOUT_GRACE, check_size, not_yet, timeout};
 use super::carried::Carried;
 use super::completion::Completion;
 use super::health;
@@ -43,7 +42,6 @@ use crate::stage::reply;
 use crate::value::classify::{self, ApiRequest, Verb, View};
 use crate::value::document::Wanted;
 use crate::value::fault::Fault;
-use crate::value::media::prefers_yaml;
 use crate::value::snapshot::{Caller, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
 
@@ -79,11 +77,7 @@ impl Call<'_> {
         let (head, body) = request.into_parts();
         let asked = Box::new(self.classify(&head)?);
         self.not_while_draining(&asked)?;
-        if asked.method == Method::OPTIONS && asked.view == View::Merged && asked.path == "/" {
-            // As load balancers ask that know no more of a server than its port.
-            let message = "OPTIONS is not served: GET /readyz tells whether this router is ready".to_owned();
-            return Err(Fault::MethodNotAllowed(message));
-        }
+        health::served(&asked)?;
         if let Some(local) = plan::local(&asked) {
             return Ok(Served::local(self.local(local, &asked)));
         }
@@ -358,7 +352,7 @@ impl Call<'_> {
     /// To members of a shard, for one collection.
     async fn fan_out(self, plan: FanOut, mut request: Identified, admitted: Admitted) -> Result<Served, Fault> {
         let long = plan.watch;
-        let yaml = !long && takes_yaml(&mut request.head);
+        let yaml = !long && reply::takes_yaml(&mut request.head.headers);
         let switch = match &request.asked.upgrade {
             Some(upgrade) if long && upgrade.protocol.eq_ignore_ascii_case("websocket") => {
                 Some(Switch::of(&mut request.head)?)
@@ -416,7 +410,7 @@ impl Call<'_> {
     async fn discover(self, wanted: &Wanted, mut request: Identified, admitted: Admitted) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
         self.edge.preflight.allowed(&request.caller, &wanted.checks).await?;
-        let yaml = takes_yaml(&mut request.head);
+        let yaml = reply::takes_yaml(&mut request.head.headers);
         let deadline = request.started + edge.request_timeout;
         let asked = Asked {
             head: &request.head,
@@ -490,39 +484,6 @@ impl Call<'_> {
 
     fn local(&self, answer: LocalAnswer, asked: &ApiRequest) -> Response<Bytes> {
         let (code, said) = health::answer(answer, asked, self.edge.parts.readiness.checks());
-        text(code, said.into())
-    }
-}
-
-/// Whether the answer is to be written as YAML. It is not packed then.
-fn takes_yaml(head: &mut Parts) -> bool {
-    let yaml = prefers_yaml(&head.headers);
-    if yaml {
-        head.headers.remove(ACCEPT_ENCODING);
-    }
-    yaml
-}
-
-fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let plain = http::HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(http::header::CONTENT_TYPE, plain);
-    response
-}
-
-/// Nobody can be asked who the client is or what it may do: to an informer 429, because it lists anew after a 503.
-fn not_yet(asked: &ApiRequest, fault: Fault) -> Fault {
-    match fault {
-        Fault::Unavailable {
-            message,
-            cluster,
-            sent: false,
-        } if matches!(asked.verb, Verb::List | Verb::Watch) => Fault::TooManyRequests {
-            message,
-            retry_after_seconds: 1,
-            cluster,
-        },
-        other => other,
+        health::text(code, said.into())
     }
 }

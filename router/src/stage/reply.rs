@@ -13,7 +13,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 
-pub(crate) use self::yaml::in_yaml;
+pub(crate) use self::yaml::{in_yaml, takes_yaml};
 use crate::value::fault::{Fault, Origin};
 use crate::value::media::{Media, asks_as};
 

@@ -9,6 +9,7 @@ use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
 /// Whether anybody may do less by `after` than by `before`, or that is not known. `None`: there is none.
+#[allow(clippy::match_same_arms, reason = "each for a reason of its own")]
 pub(super) fn narrows(before: Option<&v1::Resource>, after: Option<&v1::Resource>) -> bool {
     let before = before.and_then(|before| before.body.as_ref());
     let after = after.and_then(|after| after.body.as_ref());

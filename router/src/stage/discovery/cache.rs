@@ -23,12 +23,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::metrics::{DiscoveryMetrics, Fetched};
-use crate::resource::breaker::State;
 use crate::stage::dispatch::{DocumentRequest, OwnRequests};
 use crate::value::document::{OpenApiEncoding, V2_PROTOBUF, V3_PROTOBUF};
 use crate::value::kinds::{Kind, MemberKinds, Scope};
 use crate::value::media::JSON;
-use crate::value::traffic::TrafficClass;
 
 /// Who has failed is not looked at again for as long.
 pub(super) const FRESH: Duration = Duration::from_secs(2);
@@ -237,7 +235,7 @@ impl Copies {
     /// `until`: for the request that waits, where it is better served late than by an old one.
     pub(super) async fn get(self: &Arc<Self>, key: &Key, until: Instant) -> Result<Found, String> {
         let arrived = Instant::now();
-        let patient = key.paper.is_slow() && self.is_well(&key.cluster);
+        let patient = key.paper.is_slow() && self.documents.is_answered(&key.cluster);
         // Two looks: one that began before and one that did not.
         for _ in 0..2 {
             let (until, mut running) = match self.join(key, arrived) {
@@ -259,13 +257,6 @@ impl Copies {
                 key.cluster
             )),
         }
-    }
-
-    /// Whether the member answers, as far as is known.
-    fn is_well(&self, cluster: &str) -> bool {
-        let routing = self.documents.routing.load();
-        let upstream = routing.upstreams.get(cluster);
-        upstream.is_some_and(|upstream| upstream.breaker(TrafficClass::Unary).report().state == State::Closed)
     }
 
     /// What the last look brought, if that is good enough for who came then; else the look to wait for.

@@ -4,13 +4,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::Response;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Response};
 use http_body::{Body as _, Frame};
 
 use crate::resource::upstream::{Body, BodyError, Merged};
-use crate::value::media::{Media, YAML};
+use crate::value::media::{Media, YAML, prefers_yaml};
 use crate::value::yaml::Yaml;
+
+/// Whether the answer is to be written as YAML. It is not packed then.
+pub(crate) fn takes_yaml(asked: &mut HeaderMap) -> bool {
+    let yaml = prefers_yaml(asked);
+    if yaml {
+        asked.remove(ACCEPT_ENCODING);
+    }
+    yaml
+}
 
 /// What is not JSON stays as it is.
 pub(crate) fn in_yaml(mut response: Response<Body>) -> Response<Body> {
