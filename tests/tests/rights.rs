@@ -380,9 +380,8 @@ async fn a_right_that_is_taken_while_the_disk_is_full_is_never_given_back() {
     })
     .await;
     let ready = door.with_prefix("").get("/readyz?verbose", &[]).await.unwrap();
-    ready
-        .expect_status(200, &["[!]state-file", "readyz check passed"])
-        .unwrap();
+    let told = String::from_utf8_lossy(&ready.body).into_owned();
+    assert!(ready.status == 200 && told.contains("[!]state-file"), "{told}");
     assert_eq!(door.get(MAPS, &[]).await.unwrap().status, 200, "all else goes on");
 
     std::fs::remove_file(&state).unwrap();
