@@ -293,6 +293,7 @@ impl Parts {
             },
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
+                index: self.index.clone(),
                 acks: self.acks.clone(),
                 offers: Arc::default(),
                 shares: self.shares.clone(),

@@ -35,6 +35,7 @@ mod scope;
 mod shards;
 #[cfg(test)]
 mod tests;
+mod vacant;
 mod wanted;
 
 pub(crate) use agent_config::{AgentOrders, selector_of_root};
@@ -52,6 +53,7 @@ use reference::Earlier;
 pub(crate) use reference::{Compiled, Offered, Ref};
 pub(crate) use roots::{Children, Generated};
 pub(crate) use scope::Scope;
+use vacant::Vacancies;
 pub(crate) use wanted::{Wanted, WantedMember};
 
 /// What the compiler carries over: who holds which pair, and which spec of each shard is in force.
@@ -298,7 +300,15 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
         &found,
         (&mut memo.asked, &mut memo.judgements),
     );
-    ledger.settle(facts, (&outcome.claims, &outcome.judged), (run, now));
+    let vacancies = Vacancies {
+        facts,
+        settings,
+        accepted: &outcome.accepted,
+        verdicts: &outcome.verdicts,
+        now,
+    };
+    let keeps = |cluster: &str, namespace: &str, entry: &Entry| vacancies.keeps(cluster, namespace, entry);
+    ledger.settle(facts, (&outcome.claims, &outcome.judged), keeps, (run, now));
     ledger.fence(facts, released, (run, &outcome.judged));
     ledger.forget(facts, &outcome.judged);
     memo.judgements.note(facts, &outcome.judged, (&before.ledger, &ledger));

@@ -172,6 +172,9 @@ impl Distributor {
                 || !self.ledger.is_due();
             let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);
             let rested = Instant::now() + begun.elapsed().min(REST_MAX);
+            // A ledger that cannot be written ends none.
+            let vacancy = state.ledger.vacancy_ends().map(|end| until(end).max(POLL));
+            let look = look.into_iter().chain(vacancy).min();
             self.wait(&mut alarms, waiting, (now, look)).await?;
             tokio::time::sleep_until(rested.max(Instant::now() + SETTLE)).await;
         }

@@ -194,6 +194,17 @@ pub(crate) struct Namespace {
     pub(crate) epoch: Option<u64>,
 }
 
+/// Whether a member has a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    There,
+    Absent,
+    /// It had none when its agent was heard last; the agent, or its API server, cannot be heard now.
+    AbsentWhenHeard,
+    /// The agent has not told this process what namespaces there are.
+    Unknown,
+}
+
 /// What routers are told of a kind's coverage: figures only while something is missing. Objects come and go all the time,
 /// and a router has no use for their number.
 pub(crate) fn coverage_for_routers(coverage: &v1::KindCoverage) -> v1::KindCoverage {
@@ -293,6 +304,20 @@ impl Facts {
             can_fence: self.can_fence(cluster),
             inventory: self.inventory_stamp(cluster),
             fences: agent.map(|agent| agent.fences.stamp()),
+        }
+    }
+
+    /// Whether the member has the namespace, by what its agent told last.
+    pub(crate) fn presence(&self, cluster: &str, namespace: &str) -> Presence {
+        let Some((agent, inventory)) = self.agents.get(cluster).zip(self.inventory(cluster)) else {
+            return Presence::Unknown;
+        };
+        if inventory.contains_key(namespace) {
+            Presence::There
+        } else if agent.connected && !agent.is_unready() {
+            Presence::Absent
+        } else {
+            Presence::AbsentWhenHeard
         }
     }
 

@@ -168,6 +168,7 @@ impl TestHub {
             },
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
+                index: self.index.clone(),
                 acks: self.acks.clone(),
                 offers: Arc::default(),
                 shares: self.shares.clone(),

@@ -22,4 +22,5 @@ pub(crate) mod routing;
 pub(crate) mod state;
 pub(crate) mod subscribe;
 pub(crate) mod upstream;
+pub(crate) mod whereabouts;
 pub(crate) mod writes;

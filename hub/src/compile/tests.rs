@@ -24,6 +24,7 @@ mod revisions;
 mod root_runs;
 mod roots;
 mod too_much;
+mod vacant;
 mod weights;
 
 use fleet::*;

@@ -29,6 +29,7 @@ use crate::acks::{Acks, Held, LedgerPosition, Renewals, RouterState};
 use crate::ca::{Authorities, Holder};
 use crate::compile::Ref;
 use crate::distribute::Worlds;
+use crate::index::Index;
 use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
 use crate::routers::{Enrolled, Routers};
@@ -53,6 +54,7 @@ const MAX_REVIEWS: usize = 32;
 #[derive(Clone)]
 pub(crate) struct RouterService {
     pub(crate) worlds: Worlds,
+    pub(crate) index: Arc<Index>,
     pub(crate) acks: Arc<Acks>,
     pub(crate) offers: Arc<Offers>,
     pub(crate) shares: Arc<Arbiter>,

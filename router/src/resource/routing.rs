@@ -25,6 +25,7 @@ use super::locks::Locks;
 use super::policies::Policies;
 use super::question::Questions;
 use super::upstream::{Connector, Upstreams};
+use super::whereabouts::Whereabouts;
 use super::writes::Writes;
 use crate::value::kinds::{Kinds, MemberKinds};
 use crate::value::snapshot::{Caller, CallerView, HeldElsewhere, Snapshot};
@@ -64,6 +65,8 @@ pub(crate) struct RoutingStore {
     pub(crate) last_answers: LastAnswers,
     /// Locks and other Leases that callers renew.
     pub(crate) held: HeldLocks,
+    /// Which members have a namespace that nobody owns, as the hub knows of all.
+    pub(crate) whereabouts: Whereabouts,
     /// Writes that are open at members.
     pub(crate) writes: Arc<Writes>,
     /// Leader locks that were brought to their present place.
@@ -111,6 +114,7 @@ impl RoutingStore {
             alone: Alone::unknown(),
             last_answers: LastAnswers::default(),
             held: HeldLocks::default(),
+            whereabouts: Whereabouts::default(),
             writes: Arc::default(),
             locks: Locks::default(),
         })

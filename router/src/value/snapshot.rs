@@ -83,9 +83,12 @@ impl Snapshot {
         self.credentials.get(cluster)
     }
 
-    /// The shard that owns a namespace of a member, as far as this router is told of others' shards.
+    /// The shard that owns a namespace of a member, as far as this router is told of others' shards. Of one that is gone nobody
+    /// does: whoever has it may make it anew, and so may others.
     pub(crate) fn owner(&self, cluster: &str, namespace: &str) -> Option<&ShardName> {
-        Some(&self.owners.get(cluster)?.get(namespace)?.shard)
+        let owned = self.owners.get(cluster)?.get(namespace)?;
+        let pair = owned.namespaces.get(namespace)?;
+        (!pair.vacant).then_some(&owned.shard)
     }
 
     /// What this router has seen of the hub's ledger: of which life of it, and up to which view revision. Of several lives
@@ -246,6 +249,8 @@ pub(crate) struct Pair {
     pub(crate) state: GrantState,
     /// Whether the member refuses writes that say another epoch than this one's `owner_count`, and this one's must say it.
     pub(crate) fenced: bool,
+    /// Whether the member has no such namespace any more.
+    pub(crate) vacant: bool,
 }
 
 /// A pair that left its shard.
@@ -284,6 +289,7 @@ impl Shard {
                     view_revision: 0,
                     state: GrantState::Granted,
                     fenced: false,
+                    vacant: false,
                 },
                 exact: false,
             },

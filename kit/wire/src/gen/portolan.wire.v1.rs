@@ -524,7 +524,7 @@ impl BucketAlgorithm {
 pub struct RouterMessage {
     #[prost(
         oneof = "router_message::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18"
     )]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
@@ -558,6 +558,8 @@ pub mod router_message {
         Unsaved(super::Unsaved),
         #[prost(message, tag = "13")]
         HeldLocks(super::HeldLocks),
+        #[prost(message, tag = "18")]
+        NamespaceQuery(super::NamespaceQuery),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -622,7 +624,7 @@ pub struct KnownResource {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterUpdate {
-    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "router_update::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 18")]
     pub kind: ::core::option::Option<router_update::Kind>,
 }
 /// Nested message and enum types in `RouterUpdate`.
@@ -649,6 +651,8 @@ pub mod router_update {
         Trust(super::Trust),
         #[prost(message, tag = "10")]
         Shares(super::Shares),
+        #[prost(message, tag = "18")]
+        NamespaceFound(super::NamespaceFound),
     }
 }
 /// Split by how often things change and who may see them. A router ignores and acknowledges kinds that it does not know.
@@ -1227,6 +1231,9 @@ pub struct NamespaceGrant {
     /// it. An older router does not.
     #[prost(bool, tag = "5")]
     pub fenced: bool,
+    /// The member has no such Namespace, and had one: one that is made is the shard's at once. An older router takes it for any other pair.
+    #[prost(bool, tag = "6")]
+    pub vacant: bool,
 }
 /// Pairs that are being released and of which no write of this router is open: none whose outcome it does not know, be it that a
 /// connection broke or that an earlier process with its state folder sent it. Whole: replaces the last; none are known after a Hello.
@@ -1374,6 +1381,32 @@ pub struct CatchUp {
 pub struct CaughtUp {
     #[prost(uint64, tag = "1")]
     pub id: u64,
+}
+/// Which of these members have a Namespace of this name, by what their agents told last? Answered by NamespaceFound, but not by
+/// an older hub.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NamespaceQuery {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, tag = "2")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "3")]
+    pub clusters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// What is in neither list has no such Namespace.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NamespaceFound {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// They have it.
+    #[prost(string, repeated, tag = "2")]
+    pub there: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// They had none when they were heard last, and cannot be heard now.
+    #[prost(string, repeated, tag = "3")]
+    pub away: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Their agents have not told this hub, or the router is not told of them.
+    #[prost(string, repeated, tag = "4")]
+    pub unknown: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Whether another router may have served callers that this one may serve. Holds until the next, at most until the stream ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

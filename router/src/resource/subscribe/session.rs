@@ -28,6 +28,7 @@ use crate::resource::policies::ToldShares;
 use crate::resource::question;
 use crate::resource::routing::RoutingStore;
 use crate::resource::subscribe::HubMetrics;
+use crate::resource::whereabouts::{self, Found};
 use crate::value::snapshot::build::Transaction;
 
 /// Messages on their way out. More only pile up when the hub does not read, and then the stream is better ended.
@@ -63,6 +64,8 @@ pub(super) struct Session {
     last_answers: HashMap<u64, oneshot::Sender<HashMap<String, i64>>>,
     /// The last transaction that is in force and not acknowledged, as the state file does not have it.
     unsaved: Option<u64>,
+    /// Who waits to hear which members have a namespace, by id.
+    whereabouts: HashMap<u64, oneshot::Sender<Found>>,
 }
 
 impl Session {
@@ -105,6 +108,7 @@ impl Session {
             longest_lease_seconds: 0,
             last_answers: HashMap::new(),
             unsaved: None,
+            whereabouts: HashMap::new(),
         })
     }
 
@@ -119,6 +123,7 @@ impl Session {
         let routing = state.routing().clone();
         let mut views = routing.catch_up.carry();
         let mut last_answers = routing.last_answers.carry();
+        let mut namespaces = routing.whereabouts.carry();
         let mut breakers = routing.breaker_changes();
         let (mut report_at, mut told) = (Instant::now(), Told::default());
         let hub_heard = routing.writes.stream();
@@ -153,6 +158,7 @@ impl Session {
                 }
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
                 Some(asked) = last_answers.questions.recv() => self.ask_last_answers(asked).await?,
+                Some(asked) = namespaces.questions.recv() => self.ask_whereabouts(asked).await?,
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
                 () = handovers(&routing) => self.report_handovers(state, &mut told).await?,
                 () = held.due(&routing.held) => self.report_held(&routing, &mut held).await?,
@@ -219,6 +225,16 @@ impl Session {
                     let answered = last.answered.into_iter();
                     // Nobody waits any more: fine.
                     let _ = waiting.send(answered.map(|one| (one.cluster, one.until_unix_seconds)).collect());
+                }
+            }
+            Some(In::NamespaceFound(found)) => {
+                if let Some(waiting) = self.whereabouts.remove(&found.id) {
+                    // Nobody waits any more: fine.
+                    let _ = waiting.send(Found {
+                        there: found.there,
+                        away: found.away,
+                        unknown: found.unknown,
+                    });
                 }
             }
             Some(In::Trust(trust)) => self.news.put(trust),
@@ -338,6 +354,22 @@ impl Session {
         let clusters = asked.question;
         self.send(Out::LastAnswersQuery(v1::LastAnswersQuery { id, clusters }))
             .await
+    }
+
+    async fn ask_whereabouts(&mut self, asked: whereabouts::Asked) -> Result<(), SessionError> {
+        if self.whereabouts.len() >= MAX_PENDING {
+            self.whereabouts.retain(|_, waiting| !waiting.is_closed());
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.whereabouts.insert(id, asked.answer);
+        let whereabouts::Question { namespace, clusters } = asked.question;
+        let query = v1::NamespaceQuery {
+            id,
+            namespace,
+            clusters,
+        };
+        self.send(Out::NamespaceQuery(query)).await
     }
 
     async fn send(&self, kind: Out) -> Result<(), SessionError> {

@@ -72,6 +72,7 @@ fn owned(shard: &str, state: v1::GrantState) -> v1::Resource {
         namespace: "ns-a".to_owned(),
         owner_count: 1,
         fenced: false,
+        vacant: false,
         state: state.into(),
         view_revision: 1,
     };

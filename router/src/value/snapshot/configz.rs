@@ -123,6 +123,7 @@ impl Shard {
                         GrantState::Granted => "Granted",
                         GrantState::Releasing => "Releasing",
                     },
+                    "vacant": grant.pair.vacant,
                 })).collect::<Vec<_>>(),
                 "departed": self.made_of.owned.get(index).and_then(Option::as_ref).map(|owned| owned.departures()),
             })

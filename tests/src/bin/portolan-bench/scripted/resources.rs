@@ -198,6 +198,7 @@ fn ownership(cluster: &str, shard: &str, namespaces: Vec<String>) -> v1::Ownersh
         namespace,
         owner_count: 1,
         fenced: false,
+        vacant: false,
         state: v1::GrantState::Granted.into(),
         view_revision: 1,
     };
