@@ -59,6 +59,7 @@ use crate::resource::access::{Access, ProxyQuestion};
 use crate::resource::grants::Grants;
 use crate::resource::injected::InjectedFaults;
 use crate::resource::queues::Seat;
+use crate::resource::reviewed::Authenticated;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admit, Admitted, KeptBounds, Share};
@@ -156,6 +157,8 @@ pub(crate) struct Edge {
     preflight: Arc<Preflight>,
     fanouts: Arc<FanOuts>,
     grants: Grants,
+    /// Whom members have authenticated for callers.
+    authenticated: Authenticated,
 }
 
 /// What a request has become when its answer's head is known.
@@ -206,6 +209,7 @@ impl Edge {
             preflight,
             fanouts,
             grants: Grants::default(),
+            authenticated: Authenticated::default(),
         })
     }
 

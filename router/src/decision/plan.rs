@@ -19,11 +19,14 @@ mod need;
 mod new_namespace;
 pub(crate) mod owners;
 mod past;
+pub(crate) mod reviews;
 mod rule;
 mod scope;
 mod single;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unowned;
+mod well_known;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -36,6 +39,7 @@ use self::forward::{Refusal, Route};
 pub(crate) use self::need::{BodyRule, Change, LabelCheck, LockMove, Need};
 pub(crate) use self::past::plan_as_of;
 pub(crate) use self::rule::Rule;
+pub(crate) use self::unowned::{Absent, Presence, Unowned};
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Impersonation, Verb, View};
 use crate::value::document::Wanted;
@@ -68,6 +72,8 @@ pub(crate) enum Plan {
     Choose(Box<Choose>),
     /// Delete a collection in each of several members, or in none.
     DeleteEach(Vec<Candidate>),
+    /// A review, of which the body tells which of these members answers; see [`reviews`].
+    Review(Vec<Arc<str>>),
     /// Discovery and OpenAPI, united from several members'.
     Discovery(Box<Wanted>),
     /// The router answers itself.

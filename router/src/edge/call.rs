@@ -3,7 +3,10 @@
 //!
 //! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
 
+mod absent;
+mod documents;
 mod judged;
+mod review;
 
 use std::sync::Arc;
 
@@ -25,14 +28,12 @@ use super::namespace::{self, Basis};
 use super::ordered;
 use super::{Connection, Edge, Served, span};
 use crate::decision::injection::Injection;
-use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
 use crate::decision::policy::Reach;
 use crate::resource::access::ProxyQuestion;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
-use crate::stage::discovery::Asked;
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
 use crate::stage::fanout::socket::Switch;
 use crate::stage::fanout::{Asking, Fan};
@@ -40,7 +41,6 @@ use crate::stage::identify::Sender;
 use crate::stage::preflight::Pending;
 use crate::stage::reply;
 use crate::value::classify::{self, ApiRequest, Verb, View};
-use crate::value::document::Wanted;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Caller, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
@@ -101,6 +101,10 @@ impl Call<'_> {
             Plan::FanOut(fan) => {
                 let (admitted, _) = self.admit((Life::of_fan(fan.watch), false), &request, body).await?;
                 Box::pin(self.fan_out(*fan, request, admitted)).await
+            }
+            Plan::Review(_) => {
+                let (admitted, body) = self.admit((Life::Unary, true), &request, body).await?;
+                Box::pin(self.review(request, admitted, body)).await
             }
             Plan::Discovery(wanted) => {
                 let (admitted, _) = self.admit((Life::Unary, false), &request, body).await?;
@@ -330,7 +334,7 @@ impl Call<'_> {
         mut body: Body,
     ) -> Result<Served, Fault> {
         let preflight = &self.edge.preflight;
-        let makes_namespace = matches!(choose.by, By::NewNamespace(_) | By::Unowned(_));
+        let makes_namespace = choose.makes_namespace();
         let chosen = preflight.choose(choose, self.pending(&request), &mut body);
         let forward = chosen.instrument(span::preflight("choose")).await?;
         let cluster = forward.target.cluster.clone();
@@ -351,6 +355,7 @@ impl Call<'_> {
 
     /// To members of a shard, for one collection.
     async fn fan_out(self, plan: FanOut, mut request: Identified, admitted: Admitted) -> Result<Served, Fault> {
+        let plan = self.unless_somewhere(plan, &request).await?;
         let long = plan.watch;
         let yaml = !long && reply::takes_yaml(&mut request.head.headers);
         let switch = match &request.asked.upgrade {
@@ -406,26 +411,6 @@ impl Call<'_> {
         })
     }
 
-    /// From what members have said they serve.
-    async fn discover(self, wanted: &Wanted, mut request: Identified, admitted: Admitted) -> Result<Served, Fault> {
-        let edge = &self.edge.parts;
-        self.edge.preflight.allowed(&request.caller, &wanted.checks).await?;
-        let yaml = reply::takes_yaml(&mut request.head.headers);
-        let deadline = request.started + edge.request_timeout;
-        let asked = Asked {
-            head: &request.head,
-            hash: request.asked.query.first("hash"),
-            // Some of it is for the answer.
-            until: Instant::now() + (deadline - Instant::now()) * 4 / 5,
-        };
-        let answer = edge.discovery.answer(wanted, &asked, &request.routing.snapshot).await?;
-        let answer = if yaml { reply::in_yaml(answer) } else { answer };
-        Ok(Served {
-            deadline: Some(deadline),
-            ..Served::of(answer, admitted)
-        })
-    }
-
     fn classify(&mut self, head: &Parts) -> Result<ApiRequest, Fault> {
         check_size(head)?;
         classify::check_authority(&head.method, &head.uri, &head.headers, head.version)?;
@@ -465,7 +450,7 @@ impl Call<'_> {
                 record.audited = all.clone().any(audits);
                 record.class = all.next().map(|forward| forward.traffic.class);
             }
-            Plan::DeleteEach(_) => record.class = Some(TrafficClass::Unary),
+            Plan::DeleteEach(_) | Plan::Review(_) => record.class = Some(TrafficClass::Unary),
             Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => {}
         }
     }

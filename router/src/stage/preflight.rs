@@ -8,6 +8,7 @@
 
 mod bring;
 mod choose;
+mod nowhere;
 mod owners;
 fn answered(part: &Candidate, status: StatusCode) -> Fault {
     let cluster = &part.forward.target.cluster;

@@ -291,6 +291,7 @@ impl Merged<'_> {
             fence: watch && self.shard.write_fence,
             only_member,
             left: None,
+            unowned: None,
             withdrawn: Vec::new(),
         })
     }

@@ -37,6 +37,12 @@ impl Merged<'_> {
         Some(former.unwrap_or(names))
     }
 
+    /// Whether it is about the lock itself.
+    pub(super) fn is_lock(&self, resource: &ResourceRequest, namespace: &str) -> bool {
+        let names = self.locking(resource, namespace);
+        names.is_some_and(|names| resource.name.as_ref() == Some(&names.client))
+    }
+
     /// The kind that carries the lock beside Leases.
     fn lock_kinds(&self) -> impl Iterator<Item = &'static str> {
         self.shard.lock_resource.into_iter()

@@ -6,6 +6,7 @@ mod labelled;
 mod locks;
 mod past;
 mod places;
+mod reviews;
 mod tables;
 mod withdrawn;
 
@@ -237,11 +238,13 @@ fn say(planned: &Planned) -> String {
             format!("{rule} of {}", members.join(" "))
         }
         Plan::Local(answer) => format!("{rule} {answer:?}"),
+        Plan::Review(clusters) => format!("{rule} ? {} by body", clusters.join(", ")),
         Plan::Refuse(fault) => format!("{rule} ✗ {}", fault.status_code().as_u16()),
         Plan::Forward(forward) => format!("{rule} → {}", say_forward(forward)),
         Plan::FanOut(fan) => {
             let legs: Vec<String> = fan.legs.iter().map(say_leg).collect();
             let union = if fan.unique { " union" } else { "" };
+            let union = if fan.unowned.is_some() { " if nowhere" } else { union };
             format!("{rule} ⇒{union} {}", legs.join(" | "))
         }
         Plan::DeleteEach(parts) => {
@@ -252,11 +255,19 @@ fn say(planned: &Planned) -> String {
             let by = match &choose.by {
                 By::Holder(holder) => &holder.path,
                 By::NewNamespace(_) => "body",
-                By::Unowned(unowned) if unowned.makes.is_some() => "absence, then body",
-                By::Unowned(_) => "absence",
+                By::Unowned(unowned) => match &unowned.absent {
+                    Absent::Nothing => "absence, then nothing",
+                    Absent::Object(kind, name) => &format!("absence of {kind} {name}"),
+                    Absent::Namespace => "absence",
+                    Absent::Made(_) => "absence, then body",
+                },
                 By::Lease(lease) => &format!("lease {}", lease.names.client),
             };
-            format!("{rule} ? {} by {by}", choose.clusters())
+            let clusters = match &choose.by {
+                By::Unowned(unowned) => unowned.clusters.join(", "),
+                _ => choose.clusters(),
+            };
+            format!("{rule} ? {clusters} by {by}")
         }
     }
 }

@@ -156,6 +156,7 @@ impl World {
             fence: true,
             only_member: false,
             left: None,
+            unowned: None,
             withdrawn: Vec::new(),
         };
         let dispatcher = Arc::new(Dispatcher::new(Tasks::new(), DispatchMetrics::default()));

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::lease;
-use crate::decision::plan::Forward;
 use crate::decision::plan::choose::{By, Candidate, Choose, Chosen, Finding, Holder, OtherLease};
+use crate::decision::plan::{Absent, Forward};
 use crate::resource::upstream::{Body, gather};
 use crate::value::fault::Fault;
 use crate::value::media;
@@ -31,14 +31,16 @@ impl Preflight {
                 choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
             }
             By::Unowned(unowned) => {
-                let finding = async |candidate| self.look(&unowned.holder, candidate, pending).await.0;
-                unowned.is_absent(join_all(choose.candidates.iter().map(finding)).await)?;
                 let applies = pending.content_type().is_some_and(media::is_apply);
-                let Some(shard) = unowned.makes.as_ref().filter(|_| applies) else {
-                    return Err(unowned.not_found());
-                };
-                let bytes = pending.gather(body).await?;
-                choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
+                Box::pin(self.nowhere(unowned, applies, pending)).await?;
+                match &unowned.absent {
+                    Absent::Nothing => (0, None),
+                    Absent::Made(shard) if applies => {
+                        let bytes = pending.gather(body).await?;
+                        choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
+                    }
+                    Absent::Made(_) | Absent::Object(..) | Absent::Namespace => return Err(unowned.not_found(applies)),
+                }
             }
             // Boxed: most requests are none of these, and all would be as large.
             By::Lease(lease) => {

@@ -46,7 +46,6 @@ fn two_members_enforced() {
         ("GET /api/v1/namespaces/ops", "own-namespace → home"),
         // Outside.
         ("GET /api/v1/namespaces/ns-z/pods", "outside-refused ✗ 403"),
-        ("GET /api/v1/namespaces/nowhere/pods/p", "outside-refused ✗ 403"),
         ("POST /api/v1/namespaces/ns-z/events", "outside-refused ✗ 403"),
     ]);
 }
@@ -87,7 +86,10 @@ fn events_of_what_has_no_namespace_are_the_primarys() {
             "PATCH /apis/events.k8s.io/v1/namespaces/default/events/e",
             "cluster-scoped-event → east",
         ),
-        ("POST /api/v1/namespaces/default/pods", "outside-refused ✗ 403"),
+        (
+            "POST /api/v1/namespaces/default/pods",
+            "unowned-namespace ? east, west by absence",
+        ),
         // What else is in that namespace is its owner's.
         (
             "GET /api/v1/namespaces/default/events",
@@ -97,27 +99,129 @@ fn events_of_what_has_no_namespace_are_the_primarys() {
             "GET /apis/events.k8s.io/v1/namespaces/default/events?watch",
             "cluster-scoped-event ⇒ east fields:regarding.namespace=",
         ),
-        ("GET /api/v1/namespaces/default/events/e", "outside-refused ✗ 403"),
-        ("DELETE /api/v1/namespaces/default/events", "outside-refused ✗ 403"),
+        (
+            "GET /api/v1/namespaces/default/events/e",
+            "unowned-namespace ? east, west by absence of events e",
+        ),
+        (
+            "DELETE /api/v1/namespaces/default/events",
+            "unowned-namespace ? east, west by absence, then nothing",
+        ),
     ]);
 }
 
 #[test]
 fn a_namespace_of_no_shard_is_looked_for() {
+    let nothing = "select:nothing,!nothing";
     World::new(two()).check(&[
         (
             "GET /api/v1/namespaces/nowhere",
-            "unowned-namespace ? east, west by absence",
+            "unowned-namespace ? east, west by absence of namespaces nowhere",
         ),
         (
             "DELETE /api/v1/namespaces/nowhere",
-            "unowned-namespace ? east, west by absence",
+            "unowned-namespace ? east, west by absence of namespaces nowhere",
         ),
         (
             "PATCH /api/v1/namespaces/nowhere",
             "unowned-namespace ? east, west by absence, then body",
         ),
-        ("GET /api/v1/namespaces/nowhere/status", "outside-refused ✗ 403"),
+        (
+            "GET /api/v1/namespaces/nowhere/status",
+            "unowned-namespace ? east, west by absence of namespaces nowhere",
+        ),
+        // And what is in it.
+        (
+            "GET /api/v1/namespaces/nowhere/pods/p",
+            "unowned-namespace ? east, west by absence of pods p",
+        ),
+        (
+            "POST /apis/apps/v1/namespaces/nowhere/deployments",
+            "unowned-namespace ? east, west by absence",
+        ),
+        (
+            "PATCH /apis/apps/v1/namespaces/nowhere/deployments/d",
+            "unowned-namespace ? east, west by absence of deployments.apps d",
+        ),
+        (
+            "GET /api/v1/namespaces/nowhere/pods/p/exec",
+            "unowned-namespace ? east, west by absence of pods p",
+        ),
+        (
+            "DELETE /api/v1/namespaces/nowhere/pods",
+            "unowned-namespace ? east, west by absence, then nothing",
+        ),
+        (
+            "GET /api/v1/namespaces/nowhere/pods",
+            &format!("unowned-namespace ⇒ if nowhere east {nothing}"),
+        ),
+        (
+            "GET /api/v1/namespaces/nowhere/pods?watch=true&labelSelector=a%3Db",
+            &format!("unowned-namespace ⇒ if nowhere east {nothing}"),
+        ),
+        // In the words of a member that has the kind.
+        (
+            "GET /apis/example.com/v1/namespaces/nowhere/ships",
+            &format!("unowned-namespace ⇒ if nowhere east {nothing}"),
+        ),
+    ]);
+}
+
+#[test]
+fn what_programs_know_a_cluster_by_is_the_homes() {
+    let known = [
+        ("GET /api/v1/namespaces/kube-system", "well-known → east"),
+        (
+            "GET /api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system",
+            "well-known ⇒ east",
+        ),
+        (
+            "GET /api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+            "well-known → home",
+        ),
+        (
+            "GET /api/v1/namespaces/kube-system/configmaps?watch=true&fieldSelector=metadata.name%3Dextension-apiserver-authentication",
+            "well-known ⇒ home",
+        ),
+        (
+            "GET /api/v1/namespaces/kube-public/configmaps/cluster-info",
+            "well-known → home",
+        ),
+        (
+            "GET /api/v1/namespaces/default/services/kubernetes",
+            "well-known → home",
+        ),
+    ];
+    World::new(two()).check(&known);
+    World::new(two()).check(&[
+        (
+            "PATCH /api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+            "unowned-namespace ? east, west by absence of configmaps extension-apiserver-authentication",
+        ),
+        (
+            "DELETE /api/v1/namespaces/kube-system",
+            "unowned-namespace ? east, west by absence of namespaces kube-system",
+        ),
+        (
+            "GET /api/v1/namespaces/kube-system/configmaps",
+            "unowned-namespace ⇒ if nowhere east select:nothing,!nothing",
+        ),
+        (
+            "GET /api/v1/namespaces/default/services/kubernetes/proxy",
+            "unowned-namespace ? east, west by absence of services kubernetes",
+        ),
+    ]);
+    let owned = World::new(shard(vec![member("west", &["kube-system", "default"])]));
+    owned.check(&[
+        ("GET /api/v1/namespaces/kube-system", "owned-namespace → west"),
+        (
+            "GET /api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+            "owned-namespace → west",
+        ),
+        (
+            "GET /api/v1/namespaces/default/services/kubernetes",
+            "owned-namespace → west",
+        ),
     ]);
 }
 
@@ -217,13 +321,16 @@ fn what_belongs_to_no_namespace_is_the_primarys_or_ours() {
     World::new(two()).check(&[
         (
             "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-            "review → east",
+            "review ? east, west, home by body",
         ),
         (
             "POST /apis/authorization.k8s.io/v1/namespaces/ns-c/localsubjectaccessreviews",
-            "review → east",
+            "review ? east, west, home by body",
         ),
-        ("POST /apis/authentication.k8s.io/v1/tokenreviews", "review → east"),
+        (
+            "POST /apis/authentication.k8s.io/v1/tokenreviews",
+            "review ? east, west, home by body",
+        ),
         ("GET /api", "discovery of east west home"),
         ("GET /apis/apps/v1", "discovery of east west home"),
         ("GET /openapi/v3", "discovery of east west home"),
