@@ -5,6 +5,7 @@ use tracing::Instrument as _;
 
 use super::{Call, FanOut, Identified, span};
 use crate::edge::bounds::not_yet;
+use crate::value::fault::Fault;
 
 impl Call<'_> {
     /// The plan, if the namespace that it is of is nowhere, or it is not of such a one.
