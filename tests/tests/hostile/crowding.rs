@@ -96,8 +96,7 @@ async fn fat_pods(world: &World) {
             },
         });
         let pod = serde_json::from_value(pod).unwrap();
-        let create = || pods.create(&PostParams::default(), &pod);
-        eventually("a fat Pod is made", create).await;
+        eventually("a fat Pod is made", async || pods.create(&PostParams::default(), &pod).await).await;
     }
 }
 
