@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -200,6 +201,8 @@ pub(crate) struct Acks {
     readers: RwLock<Readers>,
     /// When this hub followed another one, or had lost touch with its ledger: what routers told before is not known.
     followed: RwLock<Option<Instant>>,
+    /// Counts all words of routers on locks of callers.
+    renewals_heard: AtomicU64,
     /// Counts words of routers on locks of callers that are in another shard by now.
     held_elsewhere: watch::Sender<u64>,
     /// When the last router left that is not known any more, or may have: at the start of a hub that was not the first.
@@ -228,6 +231,7 @@ impl Default for Acks {
                 older: None,
             }),
             followed: RwLock::default(),
+            renewals_heard: AtomicU64::new(0),
             held_elsewhere: watch::Sender::new(0),
             others_left: RwLock::default(),
         }

@@ -227,6 +227,7 @@ impl Parts {
             confirmed: Instant::now(),
             memo: Memo::default(),
             pasts: Pasts::default(),
+            renewals_heard: 0,
         }
     }
 

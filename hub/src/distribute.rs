@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tracing::Span;
 
 use crate::acks::Acks;
-use crate::compile::{Decided, Given, Holders, Memo, Released, State, World, decide, render};
+use crate::compile::{Decided, Given, Memo, Released, State, World, decide, render};
 use crate::index::Index;
 use crate::ledger::{self, LedgerError, Store};
 use crate::metrics::Metrics;
@@ -107,6 +107,8 @@ pub(crate) struct Distributor {
     pub(crate) confirmed: Instant,
     pub(crate) memo: Memo,
     pub(crate) pasts: Pasts,
+    /// How many words of routers on locks of callers what was published last knows.
+    pub(crate) renewals_heard: u64,
 }
 
 impl Distributor {
@@ -129,9 +131,7 @@ impl Distributor {
             self.acks.expect_returns();
         }
         loop {
-            alarms.facts.mark_unchanged();
-            alarms.acks.mark_unchanged();
-            alarms.holders.mark_unchanged();
+            alarms.mark_unchanged();
             let seen = self.acks.released(state.ledger.releasing());
             let begun = Instant::now();
             let mut released = dwells.observe(seen, state.run, begun);
@@ -147,7 +147,7 @@ impl Distributor {
             let now = Timestamp::now();
             if writes.have_failed() {
                 // What goes on without the ledger does not wait for another try.
-                self.publish_again(&mut decided, &mut state, &released.holders);
+                self.publish_again(&mut decided, &mut state);
             }
             if writes.are_due() && self.ledger.is_due() && !self.is_cut_off() {
                 match self.decide(&state, &released).await {
@@ -162,7 +162,7 @@ impl Distributor {
                     }
                 }
             }
-            self.publish_again(&mut decided, &mut state, &released.holders);
+            self.publish_again(&mut decided, &mut state);
             let locks_stay = !released.away.is_nobody() || !released.locks_are_handed_over;
             let waiting = state.awaits_routers()
                 || self.pasts.close_writes()
@@ -170,12 +170,8 @@ impl Distributor {
                 || locks_stay && decided.as_ref().is_some_and(Decided::refuses)
                 || writes.have_failed()
                 || !self.ledger.is_due();
-            let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);
             let rested = Instant::now() + begun.elapsed().min(REST_MAX);
-            // A ledger that cannot be written ends none.
-            let vacancy = state.ledger.vacancy_ends().map(|end| until(end).max(POLL));
-            let look = look.into_iter().chain(vacancy).min();
-            self.wait(&mut alarms, waiting, (now, look)).await?;
+            self.wait(&mut alarms, waiting, (now, look(&state))).await?;
             tokio::time::sleep_until(rested.max(Instant::now() + SETTLE)).await;
         }
     }
@@ -188,6 +184,10 @@ impl Distributor {
         waiting: bool,
         (since, look): (Timestamp, Option<Duration>),
     ) -> Result<(), LedgerError> {
+        // What was heard while it was published was not yet of callers in another shard.
+        if self.acks.renewals_heard() != self.renewals_heard {
+            return Ok(());
+        }
         let end = self.index.read(|facts| facts.next_end(since)).map(until);
         let end = end.into_iter().chain(look).min();
         let mut ended = std::pin::pin!(tokio::time::sleep(end.unwrap_or_default().min(LOOK_AT_ENDS)));
@@ -254,9 +254,11 @@ impl Distributor {
     }
 
     /// What was decided last, by the facts as they are now.
-    fn publish_again(&mut self, decided: &mut Option<Decided>, state: &mut State, holders: &Arc<Holders>) {
+    fn publish_again(&mut self, decided: &mut Option<Decided>, state: &mut State) {
+        self.renewals_heard = self.acks.renewals_heard();
         if let Some(decided) = decided {
-            decided.holders = holders.clone();
+            // By now: what was decided may have waited for the ledger.
+            decided.holders = self.pasts.holders(&self.acks, self.settings.longest_lease);
             if !self.is_cut_off() {
                 self.publish(decided, state.run + 1);
             }
@@ -319,6 +321,14 @@ impl Distributor {
     }
 }
 
+/// When there may be a reason to look again that nobody tells of.
+fn look(state: &State) -> Option<Duration> {
+    // A ledger that cannot be written ends none.
+    let vacancy = state.ledger.vacancy_ends().map(|end| until(end).max(POLL));
+    let counts = state.weighs_objects().then_some(LOOK_AT_COUNTS);
+    counts.into_iter().chain(vacancy).min()
+}
+
 /// How long it is until then; none if it was.
 fn until(then: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(Timestamp::now())).unwrap_or_default()
@@ -332,6 +342,15 @@ struct Alarms {
     holders: watch::Receiver<u64>,
     /// Ticks at which it is looked whether another hub has started.
     checks: tokio::time::Interval,
+}
+
+impl Alarms {
+    /// What comes from here on wakes.
+    fn mark_unchanged(&mut self) {
+        self.facts.mark_unchanged();
+        self.acks.mark_unchanged();
+        self.holders.mark_unchanged();
+    }
 }
 
 /// How writing the ledger goes.

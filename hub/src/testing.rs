@@ -447,6 +447,7 @@ pub(crate) async fn distributor(
         confirmed: Instant::now(),
         memo: Memo::default(),
         pasts: Pasts::default(),
+        renewals_heard: 0,
     };
     (distributor, stored)
 }

@@ -304,6 +304,7 @@ async fn a_leader_that_changes_its_shard_reads_there_and_writes_when_it_leads_no
     ];
     let mut leader = candidate(&world.fleet.merged_kubeconfig("left"), "l", (LEASES, NAME));
     leader.wait_type("leads").await.unwrap();
+    renews("l", "east", (LEASES, NAME), "left").await;
     relabel("left", "right").await;
     // By the router that saw it renew, and by the one that did not, side by side.
     let writes = doors.each_ref().map(async |door| {
@@ -315,8 +316,7 @@ async fn a_leader_that_changes_its_shard_reads_there_and_writes_when_it_leads_no
             refused += 1;
         })
         .await;
-        assert!(says(&leader, "lost"), "it wrote while it took itself for a leader");
-        refused
+        (refused, Instant::now())
     });
     let reads = async {
         let path = "/api/v1/namespaces/em-7/configmaps?limit=1";
@@ -325,11 +325,18 @@ async fn a_leader_that_changes_its_shard_reads_there_and_writes_when_it_leads_no
             (answer.status == 200).then_some(()).ok_or(answer.message())
         })
         .await;
-        assert!(!says(&leader, "lost"), "it reads at once");
+        Instant::now()
+    };
+    let loses = async {
+        leader.wait_type("lost").await.unwrap();
+        Instant::now()
     };
     let [first, second] = writes;
-    let (first, second, ()) = tokio::join!(first, second, reads);
-    assert!(first > 0 && second > 0, "{first} and {second} were refused");
+    let (first, second, read, lost) = tokio::join!(first, second, reads, loses);
+    assert!(first.0 > 0 && second.0 > 0, "nothing was refused");
+    let early = [first.1, second.1].map(|wrote| lost.saturating_duration_since(wrote));
+    assert_eq!(early, [Duration::ZERO; 2], "it wrote while it took itself for a leader");
+    assert!(read < lost, "it reads at once");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portolan_crds::HeldLock;
@@ -164,10 +165,16 @@ impl Acks {
     pub(crate) fn renewed(&self, router: &str, epoch: u64, report: v1::HeldLocks, is_urgent: bool) -> bool {
         let mut is_bounded = true;
         self.update(router, epoch, |state| is_bounded = state.renewals.hear(report));
+        self.renewals_heard.fetch_add(1, Ordering::SeqCst);
         if is_urgent {
             self.held_elsewhere.send_modify(|count| *count += 1);
         }
         is_bounded
+    }
+
+    /// Counts what [`Self::renewed`] has taken.
+    pub(crate) fn renewals_heard(&self) -> u64 {
+        self.renewals_heard.load(Ordering::SeqCst)
     }
 
     /// Wakes when a router tells of a lock that is held by a caller which is in another shard by now.
