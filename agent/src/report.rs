@@ -34,6 +34,9 @@ const SETTLE_COVERAGE: Duration = Duration::from_secs(1);
 /// Texts of selectors that are told to a hub which knows them by nothing else: it takes twice as much.
 const TEXTS_MAX_BYTES: usize = 256 * 1024;
 
+/// Where Nodes come and go all the time, their names are gathered: each time all of them are told.
+const SETTLE_NODES: Duration = Duration::from_secs(1);
+
 /// All subjects, as sources that outlive streams.
 #[derive(Debug, Clone)]
 pub(crate) struct Subjects {
@@ -46,6 +49,7 @@ pub(crate) struct Subjects {
     pub(crate) policies: watch::Receiver<Option<wire::AdmissionPolicies>>,
     pub(crate) excess: watch::Receiver<Option<wire::CallerExcess>>,
     pub(crate) fences: watch::Receiver<Option<wire::Fences>>,
+    pub(crate) nodes: watch::Receiver<Option<wire::NodeNames>>,
 }
 
 /// Where messages of this stream go. Bounded: see `stream`.
@@ -85,6 +89,7 @@ pub(crate) async fn run(subjects: Subjects, hub: Hub) -> Ended {
         policies,
         excess,
         fences,
+        nodes,
     } = subjects;
     let since = Instant::now();
     let Hub { outbox, takes_pages } = hub.clone();
@@ -98,6 +103,7 @@ pub(crate) async fn run(subjects: Subjects, hub: Hub) -> Ended {
         ended = latest(policies, &outbox, |policies| Said::Policies(policies.clone())) => ended,
         ended = latest(excess, &outbox, |excess| Said::CallerExcess(excess_for(takes_pages, excess))) => ended,
         ended = latest(fences, &outbox, |fences| Said::Fences(fences.clone())) => ended,
+        ended = now_and_then(nodes, &outbox) => ended,
     }
 }
 
@@ -185,6 +191,24 @@ async fn latest<T>(mut source: watch::Receiver<Option<T>>, outbox: &Outbox, make
         {
             return ended;
         }
+    }
+}
+
+/// The names of Nodes that there are, then newer ones, at most once in [`SETTLE_NODES`]: each time they are told whole.
+async fn now_and_then(mut source: watch::Receiver<Option<wire::NodeNames>>, outbox: &Outbox) -> Ended {
+    source.mark_changed();
+    loop {
+        if source.changed().await.is_err() {
+            // The program ends; the stream ends with it, and not because of this.
+            std::future::pending::<()>().await;
+        }
+        // Made before the send: a watch must not be borrowed across an await.
+        let names = source.borrow_and_update().clone();
+        let Some(names) = names else { continue };
+        if let Err(ended) = say(outbox, Said::NodeNames(names)).await {
+            return ended;
+        }
+        tokio::time::sleep(SETTLE_NODES).await;
     }
 }
 

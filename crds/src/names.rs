@@ -39,6 +39,13 @@ pub enum NameError {
     LeaseTooLong(String),
 }
 
+/// A name as a number, for sets of many names that are only compared: xxh3-64 (seed 0) of its bytes. Never changed: programs of
+/// several releases compare theirs.
+#[must_use]
+pub fn name_digest(name: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name.as_bytes())
+}
+
 /// Whether `text` is a DNS-1123 label (a namespace, a MemberCluster).
 pub fn is_dns_label(text: &str) -> bool {
     text.len() <= DNS_LABEL_MAX && is_label_body(text)

@@ -161,6 +161,8 @@ pub(crate) struct AgentReport {
     pub(crate) restored: Option<Instant>,
     /// It went back, and that is not counted yet.
     pub(crate) owes_restore: bool,
+    /// Names of its Nodes; `None`: the agent has not told, or may not list them.
+    pub(crate) nodes: Option<v1::NodeNames>,
     /// Selectors of which not all Pods are told, by their digests.
     pub(crate) excess: Vec<v1::ExcessSelector>,
     /// What is wrong with the member's admission policies; empty: nothing.

@@ -87,6 +87,7 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings, earl
                 Ref::Coverage(cluster.clone()),
                 coverage(cluster, agent, silent, unconfirmed),
             ),
+            (Ref::Nodes(cluster.clone()), nodes(cluster, agent)),
         ] {
             if let Some(body) = body {
                 let compiled = earlier.compiled(&name, body);
@@ -187,6 +188,14 @@ fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool, unconfirme
         cluster: cluster.to_owned(),
         kinds,
         unconfirmed: unconfirmed.into_iter().take(MOST_UNCONFIRMED).collect(),
+    }))
+}
+
+/// `None` until the agent has told; what it told last stays, also while it is away.
+fn nodes(cluster: &str, agent: Option<&AgentReport>) -> Option<Body> {
+    Some(Body::Nodes(v1::Nodes {
+        cluster: cluster.to_owned(),
+        names: Some(agent?.nodes.clone()?),
     }))
 }
 

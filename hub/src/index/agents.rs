@@ -178,6 +178,11 @@ impl AgentReport {
                 self.fences = states.into();
                 Change::Compile
             }
+            Report::Nodes(mut names) => {
+                names.digests.sort_unstable();
+                names.digests.dedup();
+                replace(&mut self.nodes, names)
+            }
             Report::Excess(excess) => status(&mut self.excess, excess.selectors),
             Report::Policies(policies) => status(&mut self.policies, policies.fault),
             Report::Key(refused) => status(&mut self.refused_key, refused),

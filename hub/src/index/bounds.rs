@@ -10,7 +10,7 @@ use portolan_crds::GroupResource;
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
 use portolan_crds::selector::digest_of;
 use portolan_crds::shard::MAX_BUCKETS;
-use portolan_wire::protocol::{EXCESS_MAX, FAULT_MAX_BYTES, LABELS_MAX_BYTES, MAX_FENCES};
+use portolan_wire::protocol::{EXCESS_MAX, FAULT_MAX_BYTES, LABELS_MAX_BYTES, MAX_FENCES, MAX_NODE_NAMES};
 use portolan_wire::v1;
 use prost::Message as _;
 use thiserror::Error;
@@ -71,6 +71,12 @@ pub(super) fn check(known: &AgentReport, mut report: Report) -> Result<Report, O
         Report::Callers(delta) => callers(known, delta)?,
         Report::Allowed(allowed) => whom(allowed)?,
         Report::Fences(told) => fences(told)?,
+        Report::Nodes(names) if names.digests.len() > MAX_NODE_NAMES => {
+            return Err(OutOfBounds::TooMany {
+                subject: "Nodes",
+                max: MAX_NODE_NAMES,
+            });
+        }
         Report::Token(token) if token.token.len() > MAX_TOKEN_BYTES => {
             return Err(OutOfBounds::TooMuch {
                 subject: "token",
@@ -80,6 +86,7 @@ pub(super) fn check(known: &AgentReport, mut report: Report) -> Result<Report, O
         Report::Heartbeat(..)
         | Report::Token(_)
         | Report::Excess(_)
+        | Report::Nodes(_)
         | Report::Policies(_)
         | Report::Key(_)
         | Report::Disconnected => {}

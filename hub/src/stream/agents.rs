@@ -315,6 +315,7 @@ impl AgentSession {
             Some(Said::Allowed(allowed)) => Report::Allowed(allowed),
             Some(Said::CallerExcess(excess)) => Report::Excess(excess),
             Some(Said::Fences(fences)) => Report::Fences(fences),
+            Some(Said::NodeNames(names)) => Report::Nodes(names),
             Some(Said::Policies(policies)) => Report::Policies(policies),
             Some(Said::TokenReviewed(reviewed)) => {
                 if let Some(answer) = self.reviews.remove(&reviewed.id) {

@@ -60,6 +60,9 @@ pub const NO_SUCH_NAMESPACE: &str = "there is no such Namespace";
 /// some requests; the others follow.
 pub const MAX_FENCES: usize = 1_000;
 
+/// Nodes of one member whose names are told: three times what Kubernetes is tested with; eight bytes each.
+pub const MAX_NODE_NAMES: usize = 16_384;
+
 /// Revision from which on the one before is spoken too. Revision 2 shares no resource with 1.
 const FIRST_WITH_A_PREDECESSOR: u32 = 3;
 

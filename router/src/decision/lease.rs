@@ -32,15 +32,6 @@ const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// Between who renews and this router.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(5);
 
-/// The name of the Lease that the body of a create makes, as the client names it; empty if the member is to name it.
-pub(crate) fn name(content_type: Option<&str>, body: &[u8]) -> Result<String, Fault> {
-    let encoding = Encoding::required(content_type)?;
-    Ok(match encoding {
-        Encoding::Protobuf => proto::name(body).ok_or_else(unreadable)?,
-        Encoding::Json | Encoding::Yaml => json::name(&object::parse(encoding, body)?).to_owned(),
-    })
-}
-
 /// Whether somebody holds a Lease, as its member says it in JSON: one that says no time is held for ever.
 pub(crate) fn is_alive(lease: &[u8], now: Timestamp) -> Result<bool, serde_json::Error> {
     let lease: Lease = serde_json::from_slice(lease)?;

@@ -17,6 +17,7 @@ mod leases;
 mod merged;
 mod need;
 mod new_namespace;
+mod nodes;
 pub(crate) mod owners;
 mod past;
 pub(crate) mod reviews;
@@ -25,6 +26,7 @@ mod scope;
 mod single;
 #[cfg(test)]
 mod tests;
+pub(crate) mod twins;
 pub(crate) mod unowned;
 mod well_known;
 
@@ -92,7 +94,7 @@ pub(crate) enum LocalAnswer {
 }
 
 /// How one request goes to one member.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Forward {
     /// The member.
     pub(crate) target: Arc<Target>,
@@ -213,7 +215,7 @@ impl Forward {
 
     /// Whether the router must have all of the request's body before it sends any of it.
     pub(crate) fn gathers(&self) -> bool {
-        let told = |need: &Need| matches!(need, Need::Owners | Need::Body(_));
+        let told = |need: &Need| matches!(need, Need::Owners | Need::Twins(_) | Need::Body(_));
         // Nobody reads the body of a watch.
         let renames = self.rewrite.touches_bodies() && self.traffic.class != TrafficClass::Watch;
         renames || self.needs.iter().any(told)
@@ -223,7 +225,7 @@ impl Forward {
     pub(crate) fn access(&self) -> impl Iterator<Item = &Check> {
         self.needs.iter().filter_map(|need| match need {
             Need::Access(check) => Some(check),
-            Need::Owners | Need::Labels(_) | Need::Body(_) | Need::Lock(_) => None,
+            Need::Owners | Need::Twins(_) | Need::Labels(_) | Need::Body(_) | Need::Lock(_) => None,
         })
     }
 

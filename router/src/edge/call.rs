@@ -34,6 +34,7 @@ use crate::resource::access::ProxyQuestion;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
+use crate::stage::discovery::Asked;
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
 use crate::stage::fanout::socket::Switch;
 use crate::stage::fanout::{Asking, Fan};
@@ -237,7 +238,7 @@ impl Call<'_> {
     /// To one member.
     async fn forward(
         &self,
-        forward: Box<Forward>,
+        mut forward: Box<Forward>,
         request: Identified,
         mut admitted: Admitted,
         mut body: Body,
@@ -247,7 +248,8 @@ impl Call<'_> {
             let pending = self.pending(&request);
             let checked = Box::pin(self.edge.preflight.check(&forward, pending, &mut body));
             let checked = checked.instrument(span::preflight("check")).await;
-            checked.map_err(|fault| not_yet(&request.asked, fault))?;
+            let warning = checked.map_err(|fault| not_yet(&request.asked, fault))?;
+            forward.warning = forward.warning.or(warning);
         }
         admitted.asked(&body);
         let Identified {

@@ -119,7 +119,8 @@ impl Fault {
         let retry = self
             .retry_after_seconds()
             .and_then(|seconds| i32::try_from(seconds).ok());
-        let details = (cause.is_some() || retry.is_some()).then(|| v1::StatusDetails {
+        let about = matches!(self, Self::AlreadyExists { .. });
+        let details = (about || cause.is_some() || retry.is_some()).then(|| v1::StatusDetails {
             causes: cause,
             retry_after_seconds: retry,
             ..self.about()
@@ -138,6 +139,7 @@ impl Fault {
     fn about(&self) -> v1::StatusDetails {
         let about = match self {
             Self::Injected(injected) => injected.about.clone(),
+            Self::AlreadyExists { about, .. } => Some((**about).clone()),
             Self::Policy(refusal) => refusal.about.clone(),
             _ => None,
         };
@@ -159,6 +161,7 @@ impl Fault {
             Self::MethodNotAllowed(_) => "MethodNotAllowed",
             Self::NotAcceptable(_) => "NotAcceptable",
             Self::Conflict(_) => "Conflict",
+            Self::AlreadyExists { .. } => "AlreadyExists",
             Self::Expired(_) => "Expired",
             Self::TooLarge { .. } => "RequestEntityTooLarge",
             // Apimachinery has no word for it.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use portolan_crds::labels::LabelKeys;
-use portolan_crds::names::{RESTORED, ShardName};
+use portolan_crds::names::{RESTORED, ShardName, name_digest};
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
 use portolan_merge::cursor::Format;
@@ -50,6 +50,8 @@ pub(crate) struct Snapshot {
     pub(crate) identities: Map<Arc<str>, MemberIdentity>,
     /// How far each member's objects are labelled.
     pub(crate) coverage: Map<Arc<str>, Kinds>,
+    /// Which Nodes each member has, as far as it has told.
+    pub(crate) nodes: Map<Arc<str>, NodeNames>,
     /// The tokens by which the router acts for callers, by member.
     pub(crate) credentials: Map<Arc<str>, Credential>,
     /// CircuitBreakers and FaultInjections by name.
@@ -108,6 +110,12 @@ impl Snapshot {
             let owned = shards.values().flat_map(|owned| &owned.namespaces);
             owned.map(move |(namespace, pair)| (cluster, namespace, pair))
         })
+    }
+
+    /// Whether a member is known to have a Node of this name.
+    pub(crate) fn has_node(&self, cluster: &str, name: &str) -> bool {
+        let names = self.nodes.get(cluster);
+        names.is_some_and(|names| names.digests.contains(&name_digest(name)))
     }
 
     /// How far the objects of a kind are labelled in a member.
@@ -427,6 +435,14 @@ pub(crate) struct Endpoint {
     pub(crate) url: http::Uri,
     /// Name to verify the certificate by, when it is not the URL's host.
     pub(crate) tls_server_name: Option<String>,
+}
+
+/// Names of a member's Nodes, as digests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeNames {
+    pub(crate) digests: HashSet<u64>,
+    /// There are others, of which nothing is known.
+    pub(crate) more: bool,
 }
 
 /// How far the agent has labelled one kind.

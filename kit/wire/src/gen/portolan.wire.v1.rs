@@ -22,6 +22,15 @@ pub struct Trust {
     #[prost(bool, tag = "2")]
     pub renew: bool,
 }
+/// Names of Nodes as their digests, see portolan_crds::names::name_digest: to be compared, not shown.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeNames {
+    #[prost(fixed64, repeated, tag = "1")]
+    pub digests: ::prost::alloc::vec::Vec<u64>,
+    /// There are more than are told: of a name that is not among these nothing is known.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnrollRequest {
     /// PKCS#10, DER. Only its public key counts; the subject follows from the proof.
@@ -661,7 +670,7 @@ pub struct Resource {
     /// Hash of the content: equal versions are equal resources, also across hub restarts.
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
-    #[prost(oneof = "resource::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "resource::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 12")]
     pub body: ::core::option::Option<resource::Body>,
 }
 /// Nested message and enum types in `Resource`.
@@ -684,6 +693,8 @@ pub mod resource {
         Policy(super::Policy),
         #[prost(message, tag = "9")]
         Credential(super::Credential),
+        #[prost(message, tag = "12")]
+        Nodes(super::Nodes),
     }
 }
 /// Ends a transaction: all of it is checked before any of it is served, and it is served by one swap.
@@ -802,6 +813,15 @@ pub struct HeldBreaker {
     /// When it ends, by the router's clock. Of a reset: 0.
     #[prost(int64, tag = "5")]
     pub until_unix_seconds: i64,
+}
+/// Which Nodes a member has, so that a name of several members' is known while one of them is away. Named by the cluster. An
+/// older router ignores it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Nodes {
+    #[prost(string, tag = "1")]
+    pub cluster: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub names: ::core::option::Option<NodeNames>,
 }
 /// Who a member's callers are, and as whom it lets the router act.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1427,6 +1447,7 @@ pub enum ResourceKind {
     CallerView = 6,
     Policy = 7,
     Credential = 8,
+    Nodes = 11,
 }
 impl ResourceKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1444,6 +1465,7 @@ impl ResourceKind {
             Self::CallerView => "RESOURCE_KIND_CALLER_VIEW",
             Self::Policy => "RESOURCE_KIND_POLICY",
             Self::Credential => "RESOURCE_KIND_CREDENTIAL",
+            Self::Nodes => "RESOURCE_KIND_NODES",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1458,6 +1480,7 @@ impl ResourceKind {
             "RESOURCE_KIND_CALLER_VIEW" => Some(Self::CallerView),
             "RESOURCE_KIND_POLICY" => Some(Self::Policy),
             "RESOURCE_KIND_CREDENTIAL" => Some(Self::Credential),
+            "RESOURCE_KIND_NODES" => Some(Self::Nodes),
             _ => None,
         }
     }
@@ -1917,7 +1940,7 @@ pub mod router_control_server {
 pub struct AgentMessage {
     #[prost(
         oneof = "agent_message::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 17"
     )]
     pub kind: ::core::option::Option<agent_message::Kind>,
 }
@@ -1949,6 +1972,9 @@ pub mod agent_message {
         CallerExcess(super::CallerExcess),
         #[prost(message, tag = "14")]
         Fences(super::Fences),
+        /// From agents that may list them; from others nothing: which Nodes the member has is not known then.
+        #[prost(message, tag = "17")]
+        NodeNames(super::NodeNames),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use super::Forward;
 use super::unowned::{Absent, Unowned};
+use super::{Forward, nodes};
 use crate::value::classify::path_in;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{LeaseName, Shard};
@@ -23,7 +23,7 @@ pub(crate) struct Choose {
 }
 
 /// A member that the request could go to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Candidate {
     /// The whole plan, if it is this one.
     pub(crate) forward: Forward,
@@ -53,6 +53,8 @@ pub(crate) struct Holder {
     pub(crate) object: String,
     /// The request may change something.
     pub(crate) writes: bool,
+    /// Others are joined to the object by its name alone: one that several members have is not written.
+    pub(crate) one_of: bool,
 }
 
 /// A Lease in the callers' namespace that is not the election's, unless a body that makes one says so. The candidates: the
@@ -116,6 +118,24 @@ impl Holder {
         // It answers the request itself with what it allows. If all say no it is the primary's: to say so, or to create.
         let hidden = findings.iter().position(|finding| *finding == Finding::Forbidden);
         Ok((hidden.unwrap_or(0), None))
+    }
+}
+
+impl Holder {
+    /// Whether every member is to be asked, and none is enough.
+    pub(crate) fn asks_all(&self) -> bool {
+        self.writes && self.one_of
+    }
+
+    /// Refuses a write of what several members have by one name, as far as they say.
+    pub(crate) fn is_one(&self, candidates: &[Candidate], findings: &[Finding]) -> Result<(), Fault> {
+        let named = candidates.iter().zip(findings);
+        let have = named.filter(|(_, finding)| **finding == Finding::Has);
+        let clusters: Vec<&str> = have.map(|(candidate, _)| &*candidate.forward.target.cluster).collect();
+        if self.asks_all() && clusters.len() > 1 {
+            return Err(Fault::Forbidden(nodes::several(&self.object, &clusters)));
+        }
+        Ok(())
     }
 }
 

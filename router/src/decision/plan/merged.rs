@@ -42,7 +42,7 @@ pub(super) fn plan(route: &Route<'_>) -> Outcome {
             Ok((Rule::Review, merged.review()))
         }
         Some(resource) if REVIEWS.contains(&resource.group.as_str()) => merged.primary(Rule::Review),
-        Some(resource) => merged.resource(resource),
+        Some(resource) => merged.but_of_one_node(resource, || merged.resource(resource)),
     }
 }
 

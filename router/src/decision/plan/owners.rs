@@ -186,6 +186,11 @@ impl Owner {
         format!("owner {} {}", self.kind, self.name)
     }
 
+    /// Whether an API server may have it, whatever its kind is called there.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        self.request("objects", None).map(drop)
+    }
+
     /// How it is asked for under this plural name, in the child's namespace if it has one; or why no API server has it.
     pub(crate) fn request(&self, resource: &str, namespace: Option<&str>) -> Result<ResourceRequest, Fault> {
         let is_namespace = resource == "namespaces" && self.group.is_empty();

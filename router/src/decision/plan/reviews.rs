@@ -190,6 +190,7 @@ impl Merged<'_> {
             path: resource.object_path(),
             object: single::describe(&resource),
             writes: false,
+            one_of: false,
         };
         match candidates {
             Ok(candidates) if candidates.len() > 1 => Reviewed::Holder(Box::new(Choose {

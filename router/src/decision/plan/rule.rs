@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::choose::{By, OtherLease};
+use super::twins::Other;
 use super::{Absent, Change, Choose, Forward, LocalAnswer, Need, Plan, Planned};
 use crate::value::check::Check;
 
@@ -81,6 +82,8 @@ pub(crate) enum Rule {
     NewNamespace,
     /// In a namespace that no shard is known to own, or that itself.
     UnownedNamespace,
+    /// Several members have a Node of the name that the request is about.
+    SeveralNodes,
 }
 
 impl Rule {
@@ -123,6 +126,7 @@ impl Rule {
             Self::NotAllowed => "not-allowed",
             Self::NewNamespace => "new-namespace",
             Self::UnownedNamespace => "unowned-namespace",
+            Self::SeveralNodes => "several-nodes",
         }
     }
 
@@ -182,6 +186,9 @@ impl Rule {
             Self::NewNamespace => "a new Namespace goes where its annotation says, else where the shard takes it",
             Self::UnownedNamespace => {
                 "what is in a namespace that no shard owns is absent where no member of the shard has the namespace, else refused"
+            }
+            Self::SeveralNodes => {
+                "members have Nodes of one name, and clients join Pods and volumes to them by it: reads by the explicit view"
             }
         }
     }
@@ -312,6 +319,17 @@ impl Need {
                 user.user, wanted.verb, wanted.resource, wanted.namespace
             ),
             Self::Owners => format!("owners that the body names must be in {cluster}"),
+            Self::Twins(twins) => {
+                let clusters = twins.others.iter().map(|other| match other {
+                    Other::Asked(candidate) => &*candidate.forward.target.cluster,
+                    Other::Closed(cluster) => cluster,
+                });
+                let clusters: Vec<&str> = clusters.collect();
+                format!(
+                    "409 if one of {} has an object of the name in the body",
+                    clusters.join(", ")
+                )
+            }
             Self::Labels(check) => format!("the labels of {} must match {}", check.object, check.selector),
             Self::Body(rule) => {
                 let what = match rule.change {

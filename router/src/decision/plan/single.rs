@@ -162,7 +162,7 @@ fn connects(resource: &ResourceRequest, verb: Verb) -> bool {
 
 /// The object that a request connects through: API servers read `[scheme:]name[:port]` before `proxy`
 /// (`SplitSchemeNamePort` of apimachinery). What is none of these stays as it is, and is no object's name.
-fn connected(resource: &ResourceRequest, verb: Verb) -> Cow<'_, ResourceRequest> {
+pub(super) fn connected(resource: &ResourceRequest, verb: Verb) -> Cow<'_, ResourceRequest> {
     let proxies = verb == Verb::Proxy || resource.subresource.as_deref() == Some("proxy");
     let parts: Vec<&str> = resource.name.iter().flat_map(|name| name.split(':')).collect();
     match parts.as_slice() {

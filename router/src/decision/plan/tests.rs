@@ -4,6 +4,7 @@ mod answers;
 mod collections;
 mod labelled;
 mod locks;
+mod nodes;
 mod past;
 mod places;
 mod reviews;
@@ -46,6 +47,7 @@ fn target(cluster: &str) -> told::Target {
         }],
         allowed_service_accounts: vec!["ops/operator".into(), "ops/other".into()],
         allowed_users: vec!["ada".into()],
+        nodes: vec![format!("n-{cluster}"), "n-twice".into()],
         coverage: vec![
             covered("", "pods", true),
             covered("", "secrets", false),
@@ -302,6 +304,13 @@ fn say_forward(forward: &Forward) -> String {
     for need in &forward.needs {
         match need {
             Need::Access(_) | Need::Owners => {}
+            Need::Twins(twins) => {
+                let others = twins.others.iter().map(|other| match other {
+                    twins::Other::Asked(candidate) => &*candidate.forward.target.cluster,
+                    twins::Other::Closed(cluster) => cluster,
+                });
+                add("twins", Some(others.collect::<Vec<_>>().join(",")));
+            }
             Need::Labels(check) => add("labels", Some(format!("{}?{}", check.path, check.selector))),
             Need::Body(rule) => add("body", Some(format!("{:?}?{}", rule.change, rule.selector))),
             Need::Lock(moved) => add("lock", Some(moved.from.0.to_string())),

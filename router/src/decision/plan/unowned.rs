@@ -167,6 +167,7 @@ impl Merged<'_> {
                 path: namespaces.object_path(),
                 object: format!("Namespace {namespace}"),
                 writes: !self.route.request.is_read(),
+                one_of: false,
             },
             lookable,
             blocked,

@@ -14,6 +14,7 @@ use crate::decision::plan::{Absent, Forward};
 use crate::resource::upstream::{Body, gather};
 use crate::value::fault::Fault;
 use crate::value::media;
+use crate::value::object;
 
 impl Preflight {
     /// The one plan; what it needs is still to be [checked](Self::check). The body is gathered where it tells, and stays
@@ -65,6 +66,11 @@ impl Preflight {
             return Err(Fault::Internal("no member to look in".to_owned()));
         };
         let look = async |candidate| self.look(holder, candidate, pending).await.0;
+        if holder.asks_all() {
+            let findings = join_all(candidates.iter().map(look)).await;
+            holder.is_one(candidates, &findings)?;
+            return holder.choose(&findings);
+        }
         let mut findings = vec![look(first).await];
         if findings != [Finding::Has] {
             findings.extend(join_all(others.iter().map(look)).await);
@@ -89,7 +95,7 @@ impl Preflight {
                 self.access(pending.caller, &candidate.forward).await?;
             }
             let bytes = pending.gather(body).await?;
-            lease::name(pending.content_type(), &bytes)?
+            object::name(pending.content_type(), &bytes)?
         };
         if name == lease.names.client {
             return Ok(candidates.len() - 1);
@@ -167,7 +173,8 @@ impl Preflight {
         let answer = answer.map_err(|fault| holder.unknown(forward, &fault.to_string()))?;
         let finding = match answer.status() {
             StatusCode::OK => return Ok((Finding::Has, answer.into_body())),
-            StatusCode::NOT_FOUND => Finding::HasNot,
+            // Of a kind of which nobody gets an object nobody has one.
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Finding::HasNot,
             StatusCode::FORBIDDEN => Finding::Forbidden,
             other => return Err(holder.unknown(forward, &format!("it answered {}", other.as_u16()))),
         };

@@ -103,6 +103,7 @@ impl Snapshot {
             }
             Ok(ResourceKind::MemberIdentity) => remove(&mut self.identities, name),
             Ok(ResourceKind::Coverage) => remove(&mut self.coverage, name),
+            Ok(ResourceKind::Nodes) => remove(&mut self.nodes, name),
             Ok(ResourceKind::Credential) => {
                 if let Some((cluster, GATEWAY_ACCOUNT)) = name.split_once('/') {
                     remove(&mut self.credentials, cluster);
@@ -175,6 +176,10 @@ impl Snapshot {
             Some(Body::Coverage(wire)) => {
                 let cluster = cluster("cluster", &wire.cluster)?;
                 insert(&mut self.coverage, cluster, member::coverage(wire));
+            }
+            Some(Body::Nodes(wire)) => {
+                let cluster = cluster("cluster", &wire.cluster)?;
+                insert(&mut self.nodes, cluster, member::nodes(wire));
             }
             Some(Body::Credential(wire)) => {
                 let credential = member::credential(wire)?;

@@ -51,6 +51,10 @@ impl Snapshot {
             "cordoned": target.cordoned,
             "identity": identity,
             "unconfirmedNamespaces": unconfirmed,
+            "nodes": self.nodes.get(&target.cluster).map(|names| json!({
+                "names": names.digests.len(),
+                "more": names.more,
+            })),
             "coverage": coverage.into_iter().map(|((group, resource), facts)| json!({
                 "group": group,
                 "resource": resource,

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use portolan_crds::labels::GATEWAY_ACCOUNT;
+use portolan_crds::names::name_digest;
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
@@ -23,6 +24,8 @@ pub(crate) struct Target {
     pub(crate) allowed_service_accounts: Vec<String>,
     pub(crate) allowed_users: Vec<String>,
     pub(crate) coverage: Vec<v1::KindCoverage>,
+    /// Names of its Nodes; none: it has not told.
+    pub(crate) nodes: Vec<String>,
     pub(crate) unconfirmed: Vec<String>,
 }
 
@@ -74,7 +77,14 @@ impl std::ops::DerefMut for Shard {
 impl Target {
     pub(crate) fn bodies(&self) -> Vec<Body> {
         let told = self.clone();
-        vec![
+        let digests: Vec<u64> = self.nodes.iter().map(|name| name_digest(name)).collect();
+        let nodes = (!digests.is_empty()).then(|| {
+            Body::Nodes(v1::Nodes {
+                cluster: told.cluster.clone(),
+                names: Some(v1::NodeNames { digests, more: false }),
+            })
+        });
+        let always = [
             Body::Target(v1::Target {
                 cluster: told.cluster.clone(),
                 cluster_uid: told.cluster_uid,
@@ -96,7 +106,8 @@ impl Target {
                 kinds: told.coverage,
                 unconfirmed: told.unconfirmed,
             }),
-        ]
+        ];
+        always.into_iter().chain(nodes).collect()
     }
 }
 

@@ -21,6 +21,7 @@ fn the_holder_is_found_and_doubt_is_never_absence() {
             path: "/api/v1/nodes/n".to_owned(),
             object: "nodes n".to_owned(),
             writes,
+            one_of: false,
         };
         match holder.choose(findings) {
             Ok((index, _)) => index.to_string(),
