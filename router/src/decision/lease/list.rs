@@ -167,7 +167,7 @@ impl Renaming {
                     None => false,
                 })
         };
-        self.deeper == 0 && PLACES.iter().any(|place| is_at(place))
+        self.deeper == 0 && PLACES.iter().any(is_at)
     }
 }
 
