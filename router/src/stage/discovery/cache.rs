@@ -83,11 +83,6 @@ impl Paper {
         }
     }
 
-    /// A member that was given a definition computes it anew for a second or more, and clients validate by it what they send next.
-    fn is_slow(&self) -> bool {
-        matches!(self, Self::OpenApiV2(_))
-    }
-
     /// Large, or many, and kept elsewhere.
     fn is_large(&self) -> bool {
         matches!(self, Self::OpenApiV2(_) | Self::OpenApi(..) | Self::Resources(_))
@@ -235,7 +230,9 @@ impl Copies {
     /// `until`: for the request that waits, where it is better served late than by an old one.
     pub(super) async fn get(self: &Arc<Self>, key: &Key, until: Instant) -> Result<Found, String> {
         let arrived = Instant::now();
-        let patient = key.paper.is_slow() && self.documents.is_answered(&key.cluster);
+        // A new definition takes the member a second or more, and clients validate by it what they send next.
+        let is_slow = matches!(key.paper, Paper::OpenApiV2(_));
+        let patient = is_slow && self.documents.is_answered(&key.cluster);
         // Two looks: one that began before and one that did not.
         for _ in 0..2 {
             let (until, mut running) = match self.join(key, arrived) {
