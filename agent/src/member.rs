@@ -187,7 +187,7 @@ pub(crate) async fn date(client: &Client) -> Option<i64> {
 /// As HTTP writes it: `Sat, 28 Nov 2026 14:37:11 GMT`.
 fn read_date(text: &str) -> Option<i64> {
     let read = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text);
-    read.ok().map(|time| time.as_second())
+    read.ok().map(jiff::Timestamp::as_second)
 }
 
 #[cfg(test)]

@@ -28,15 +28,16 @@ pub(crate) async fn run(client: Client, told: watch::Sender<Option<NodeNames>>, 
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                if let Some(names) = names.after(event) {
-                    told.send_if_modified(|told| {
-                        let is_new = told.as_ref() != Some(&names);
-                        *told = Some(names);
-                        is_new
-                    });
-                }
+                let Some(names) = names.after(event) else { continue };
+                told.send_if_modified(|told| {
+                    let is_new = told.as_ref() != Some(&names);
+                    *told = Some(names);
+                    is_new
+                });
             }
-            Err(error) => watch_broke(&metrics, Watched::nodes, "all", &error),
+            Err(error) => {
+                watch_broke(&metrics, Watched::nodes, "all", &error);
+            }
         }
     }
 }
@@ -111,8 +112,10 @@ mod tests {
 
     #[test]
     fn no_more_are_told_than_a_message_has_room_for() {
-        let mut names = Names::default();
-        names.there = (0..=MAX_NODE_NAMES as u64).collect();
+        let mut names = Names {
+            there: (0..=MAX_NODE_NAMES as u64).collect(),
+            ..Names::default()
+        };
         let told = names.after(Event::Apply(node("a"))).unwrap();
         assert_eq!((told.digests.len(), told.more), (MAX_NODE_NAMES, true));
     }

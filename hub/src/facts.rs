@@ -124,6 +124,10 @@ pub(crate) type PairEpoch = (String, String, u64);
 
 /// What the agent of a member has reported to this process. Kept when it disconnects.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is said, or not, whatever the others are"
+)]
 pub(crate) struct AgentReport {
     /// Which stream it is; a later one replaces an earlier one.
     pub(crate) epoch: u64,

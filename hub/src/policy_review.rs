@@ -39,9 +39,13 @@ pub(crate) fn review(write: &Write) -> Result<Vec<String>, Refusal> {
     };
     let mut warnings: Vec<_> = later
         .iter()
-        .map(|problem| match problem.refuses() {
-            true => format!("nothing of this object comes into force: {problem}"),
-            false => format!("this part of the object does not come into force: {problem}"),
+        .map(|problem| {
+            let what = if problem.refuses() {
+                "nothing of this object comes into force"
+            } else {
+                "this part of the object does not come into force"
+            };
+            format!("{what}: {problem}")
         })
         .collect();
     if spec["selector"].is_null() {

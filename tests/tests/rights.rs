@@ -330,6 +330,10 @@ async fn every_right_is_used_and_none_is_missing() {
 /// The disk is full, as far as the router is concerned: its folder is a file. What is taken from callers meanwhile is in force, and the
 /// shard says which router would give it back; once it is on disk, it is not back after a restart without the hub either.
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one story, of which each step needs the one before"
+)]
 async fn a_right_that_is_taken_while_the_disk_is_full_is_never_given_back() {
     let manifests = federated("alpha", "east", &[("east", &["old"])]);
     let world = World::start(Plan {

@@ -53,10 +53,8 @@ pub(crate) fn judge(object: &DynamicObject) -> anyhow::Result<Verdict> {
         "MemberCluster" => read(object, |spec: MemberClusterSpec| validate_member(&name, &spec)),
         "CircuitBreaker" => read(object, |spec: CircuitBreakerSpec| validate_circuit_breaker(&spec)),
         "FaultInjection" => read(object, |spec: FaultInjectionSpec| validate_fault_injection(&spec)),
-        // The hub writes these itself.
-        "Router" => return Ok(Verdict::Foreign),
-        // The predecessor's record of itself.
-        "ManagerState" => return Ok(Verdict::Foreign),
+        // The hub writes Routers itself; a ManagerState is the predecessor's record of itself.
+        "Router" | "ManagerState" => return Ok(Verdict::Foreign),
         kind => Err(format!("kind {kind:?} is none of {}", labels::GROUP)),
     };
     Ok(match problems {

@@ -232,7 +232,7 @@ mod tests {
 
     fn leave(acks: &Acks, epoch: u64, ended: bool) {
         acks.update("r", epoch, |state| {
-            (state.left, state.ended) = (Some(Instant::now()), ended)
+            (state.left, state.ended) = (Some(Instant::now()), ended);
         });
     }
 

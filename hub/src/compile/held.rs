@@ -159,9 +159,8 @@ impl Holders {
         let mut is_awaited = before == Vacancy::Closed && self.young;
         for (caller, fact) in near {
             let election = ElectionOf::of(name, &accepted.spec, &caller.0);
-            let holds = self.held.get(*caller).into_iter().flatten();
-            for hold in holds.filter(|hold| hold.lock.of_election && election.has(&hold.lock)) {
-                tracing::trace!(lock = hold.lock.name, "held");
+            let mut holds = self.held.get(*caller).into_iter().flatten();
+            if holds.any(|hold| hold.lock.of_election && election.has(&hold.lock)) {
                 return None;
             }
             if !runs_in(accepted, &caller.0) || !is_caller(name, accepted, fact) {

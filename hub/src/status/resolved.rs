@@ -62,17 +62,19 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Find
         let message = format!("the inventory of {} has not been reported yet", unreported.join(", "));
         Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message)
     } else {
-        let count: usize = members.iter().map(|member| member.namespaces.len()).sum();
-        let unread = match &*pairs(|member| &member.unread) {
-            [] => String::new(),
-            unread => format!(
-                "; with more than {LABELS_MAX_BYTES} bytes of labels, so that no namespaceSelector chooses them: {}",
-                some_of(unread, ", ")
-            ),
-        };
-        Finding::holds(
-            TYPE,
-            format!("{count} namespaces in {} clusters{unread}", members.len()),
-        )
+        Finding::holds(TYPE, counted(members, &pairs(|member| &member.unread)))
     }
+}
+
+/// How many namespaces there are; `unread`: those whose labels nobody knows.
+fn counted(members: &[WantedMember], unread: &[String]) -> String {
+    let count: usize = members.iter().map(|member| member.namespaces.len()).sum();
+    let unread = match unread {
+        [] => String::new(),
+        unread => format!(
+            "; with more than {LABELS_MAX_BYTES} bytes of labels, so that no namespaceSelector chooses them: {}",
+            some_of(unread, ", ")
+        ),
+    };
+    format!("{count} namespaces in {} clusters{unread}", members.len())
 }

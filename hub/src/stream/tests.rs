@@ -404,6 +404,10 @@ async fn a_second_router_of_a_name_is_refused_while_the_first_is_there() {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one story, of which each step needs the one before"
+)]
 async fn what_a_router_cannot_write_down_is_not_acknowledged_and_more_is_told() {
     let hub = TestHub::start().await;
     shard(&hub, "shard", 1, json!([{"name": "east", "namespaces": ["ns-a"]}]));

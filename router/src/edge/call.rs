@@ -34,7 +34,6 @@ use crate::resource::access::ProxyQuestion;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admission, Admitted, Arriving, Life, Passage};
-use crate::stage::discovery::Asked;
 use crate::stage::dispatch::{Dispatched, LONG_HEAD_TIMEOUT, Leg};
 use crate::stage::fanout::socket::Switch;
 use crate::stage::fanout::{Asking, Fan};

@@ -109,8 +109,8 @@ async fn a_node_of_two_members_is_not_drained() {
 
 #[tokio::test]
 async fn a_volume_of_two_members_is_not_written() {
-    let _calm = MEMBERS.read().await;
     const VOLUMES: &str = "/api/v1/persistentvolumes";
+    let _calm = MEMBERS.read().await;
     let volume = |member: &str| {
         json!({
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "cn-volume", "labels": {"of": member}},

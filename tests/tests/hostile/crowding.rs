@@ -96,7 +96,8 @@ async fn fat_pods(world: &World) {
             },
         });
         let pod = serde_json::from_value(pod).unwrap();
-        eventually("a fat Pod is made", async || pods.create(&PostParams::default(), &pod).await).await;
+        let create = || async { pods.create(&PostParams::default(), &pod).await };
+        eventually("a fat Pod is made", create).await;
     }
 }
 

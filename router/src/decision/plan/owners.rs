@@ -148,8 +148,8 @@ fn of_object(object: &Value) -> Result<Vec<Owner>, Fault> {
 fn laid_over(patch: &Value) -> Result<Vec<Owner>, Fault> {
     let named = entries(patch)?.iter().enumerate().filter(|(_, entry)| {
         let deletes = entry.get("$patch").and_then(Value::as_str) == Some("delete");
-        let says = |field: &&str| entry.get(*field).is_some_and(|value| !value.is_null());
-        !deletes && ["apiVersion", "kind", "name"].iter().any(|field| says(&field))
+        let says = |field: &str| entry.get(field).is_some_and(|value| !value.is_null());
+        !deletes && ["apiVersion", "kind", "name"].iter().any(|field| says(field))
     });
     named
         .map(|(index, entry)| {

@@ -162,12 +162,12 @@ impl Merged<'_> {
     /// An object without a namespace: whoever has it, else the primary.
     fn of_object(&self, mut resource: ResourceRequest) -> Reviewed {
         let holders: Vec<&str> = self.holders().collect();
-        let versions = holders.iter().filter_map(|cluster| {
+        let mut versions = holders.iter().filter_map(|cluster| {
             let served = self.route.kinds.member(cluster)?;
             served.get(&resource.group, &resource.resource)?.versions.first()
         });
         let is_said = !resource.version.is_empty() && resource.version != "*";
-        let version = versions.cloned().next().filter(|_| !is_said);
+        let version = versions.next().cloned().filter(|_| !is_said);
         match version {
             Some(version) => resource.version = version,
             None if is_said => {}

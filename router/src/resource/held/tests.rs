@@ -112,7 +112,7 @@ async fn what_was_released_is_not_held_and_nothing_counts_for_longer_than_the_hu
         },
     );
     assert_eq!(lasts(), [20], "what left it out did not change it");
-    let long = Some(Duration::from_secs(3_600));
+    let long = Some(Duration::from_hours(1));
     held.renewed(
         caller("p"),
         Renewal {
@@ -155,7 +155,7 @@ fn what_was_renewed_of_late_is_told_and_bounded_by_caller() {
         is_beside: false,
         ..renewal("op---a", true)
     };
-    held.renewed_at(caller("a"), lock, (begun + Duration::from_secs(300), 300));
+    held.renewed_at(caller("a"), lock, (begun + Duration::from_mins(5), 300));
     for name in 0..1_000 {
         renew("a", name, 400);
     }

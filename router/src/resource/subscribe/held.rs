@@ -122,7 +122,7 @@ mod tests {
             [(true, false, 0)],
             "nothing is a word as well"
         );
-        (0..MOST + 1).for_each(|pod| renew(pod, false));
+        (0..=MOST).for_each(|pod| renew(pod, false));
         assert_eq!(counts(&reports.next(&held)), [(false, true, MOST), (false, false, 1)]);
         renew(0, false);
         assert!(reports.next(&held).is_empty(), "a renewal is no news");

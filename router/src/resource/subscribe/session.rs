@@ -137,12 +137,10 @@ impl Session {
             tokio::select! {
                 update = self.updates.message() => {
                     let update = update?.ok_or(SessionError::Closed)?;
-                    match &update.kind {
-                        Some(In::CaughtUp(caught_up)) => views.answered(caught_up.id),
-                        Some(In::Alone(alone)) => routing.alone.told(Duration::from_secs(alone.for_seconds)),
-                        Some(In::Shares(shares)) => state.reshare(ToldShares::of(shares)).await,
-                        _ => {}
+                    if let Some(In::CaughtUp(caught_up)) = &update.kind {
+                        views.answered(caught_up.id);
                     }
+                    hear(update.kind.as_ref(), &routing, state).await;
                     if let Some(commit) = self.take(update)? {
                         let rejected = self.commit(&commit, state, metrics);
                         // Before the answer: what callers of their shards of before hold is known once all have answered.
@@ -378,6 +376,15 @@ impl Session {
             Ok(Err(_)) => Err(SessionError::Closed),
             Err(_) => Err(SessionError::Slow("read")),
         }
+    }
+}
+
+/// Takes in what the hub tells beside transactions.
+async fn hear(told: Option<&In>, routing: &RoutingStore, state: &mut HubState) {
+    match told {
+        Some(In::Alone(alone)) => routing.alone.told(Duration::from_secs(alone.for_seconds)),
+        Some(In::Shares(shares)) => state.reshare(ToldShares::of(shares)).await,
+        _ => {}
     }
 }
 

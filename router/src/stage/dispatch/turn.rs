@@ -98,11 +98,14 @@ impl Turns<'_> {
 /// nothing is told of before.
 fn first_of(query: &Query) -> First {
     let version = query.first("resourceVersion");
-    match query.first("sendInitialEvents").is_some() {
-        true if query.flag("sendInitialEvents") => First::State,
-        true => First::Changes,
-        false if version.is_none_or(|version| matches!(&*version, "" | "0")) => First::State,
-        false => First::Changes,
+    let begins_with_state = match query.first("sendInitialEvents") {
+        Some(_) => query.flag("sendInitialEvents"),
+        None => version.is_none_or(|version| matches!(&*version, "" | "0")),
+    };
+    if begins_with_state {
+        First::State
+    } else {
+        First::Changes
     }
 }
 

@@ -21,6 +21,7 @@ fn unavailable(sent: bool) -> Fault {
 /// A fault with its code, reason, `Retry-After` and word in metrics.
 type Row = (Fault, u16, &'static str, Option<i32>, &'static str);
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn all_faults() -> Vec<Row> {
     let busy = Fault::TooManyRequests {
         message: "m".into(),

@@ -139,7 +139,7 @@ impl Accepted {
         let conversion: String = parts.map(kind).collect();
         let media = match shape.media() {
             Media::Protobuf => PROTOBUF,
-            _ => JSON,
+            Media::Json => JSON,
         };
         HeaderValue::try_from(format!("{media}{conversion}")).unwrap_or(NOTHING)
     }

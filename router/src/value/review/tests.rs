@@ -124,7 +124,7 @@ fn a_no_in_protobuf_keeps_what_was_asked_and_drops_what_was_answered() {
     let (_, question) = protobuf::open(&asked_in_protobuf())
         .map(|(kind, object)| (kind.to_owned(), object.to_vec()))
         .unwrap();
-    let lying = message(&[(3, &[ALLOWED as u8 * 8, 1])]);
+    let lying = message(&[(3, &[u8::try_from(ALLOWED).unwrap() * 8, 1])]);
     let body = seal(
         ("authorization.k8s.io/v1", "SubjectAccessReview"),
         &[question, lying].concat(),

@@ -133,6 +133,7 @@ impl World {
         true
     }
 
+    #[expect(clippy::too_many_lines, reason = "what a page is depends on all of it")]
     fn page(&mut self, paging: &mut Paging, router: usize) -> Answer {
         let query = self.list_query(paging);
         if !self.catch_up(router, &query) {

@@ -200,12 +200,9 @@ fn parent<'a>(target: &'a mut Value, path: &str) -> Result<Option<(&'a mut Value
 }
 
 fn add(target: &mut Value, path: &str, value: Value) -> Result<(), String> {
-    let (holder, word) = match parent(target, path)? {
-        Some(found) => found,
-        None => {
-            *target = value;
-            return Ok(());
-        }
+    let Some((holder, word)) = parent(target, path)? else {
+        *target = value;
+        return Ok(());
     };
     match holder {
         Value::Object(fields) => {
