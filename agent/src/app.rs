@@ -36,7 +36,7 @@ use crate::settings::Settings;
 use crate::stream::Stream;
 use crate::sweep::Sweeper;
 use crate::sweep::pacer::Pacer;
-use crate::{allowed, health, member, namespaces};
+use crate::{allowed, health, member, namespaces, nodes};
 
 /// Tasks get this long to end after a signal: nothing of theirs must be finished, only not cut mid-write.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
@@ -61,6 +61,7 @@ struct Senders {
     policies: watch::Sender<Option<wire::AdmissionPolicies>>,
     excess: watch::Sender<Option<wire::CallerExcess>>,
     fences: watch::Sender<Option<wire::Fences>>,
+    nodes: watch::Sender<Option<wire::NodeNames>>,
 }
 
 /// What every task needs.
@@ -130,9 +131,10 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
 }
 
 fn subjects() -> (Subjects, Senders) {
-    let (heartbeats, tokens, allowed, policies, excess, fences) = (
+    let (heartbeats, tokens, allowed, policies, excess, fences, nodes) = (
         watch::Sender::new(None),
         watch::Sender::new(Tokens::new()),
+        watch::Sender::new(None),
         watch::Sender::new(None),
         watch::Sender::new(None),
         watch::Sender::new(None),
@@ -148,6 +150,7 @@ fn subjects() -> (Subjects, Senders) {
         policies: policies.subscribe(),
         excess: excess.subscribe(),
         fences: fences.subscribe(),
+        nodes: nodes.subscribe(),
     };
     let senders = Senders {
         heartbeats,
@@ -156,6 +159,7 @@ fn subjects() -> (Subjects, Senders) {
         policies,
         excess,
         fences,
+        nodes,
     };
     (subjects, senders)
 }
@@ -213,6 +217,7 @@ impl Agent {
         self.spawn("mint", mint.run(self.tasks.clone(), self.routers.subscribe()));
         let inventory = namespaces::run(client.clone(), self.subjects.namespaces.clone(), metrics.clone());
         self.spawn("namespaces", inventory);
+        self.spawn("nodes", nodes::run(client.clone(), senders.nodes, metrics.clone()));
         let callers = self.subjects.callers.clone();
         let callers = Callers::new(client.clone(), callers, senders.excess, metrics.clone());
         self.spawn("callers", callers.run(self.tasks.clone(), self.settings.subscribe()));

@@ -3,7 +3,8 @@
 //! Of a Pod only the facts are decoded and kept. A Pod that two selectors match is one fact; it is gone when the last
 //! of them loses it. Pods that have ended call nobody and are not told. Of a selector that matches too many the oldest are
 //! told, and that it does: whoever may create Pods in one namespace must not keep the callers of others from being known.
-//! Callers: `app` runs it, `report` sends.
+//! For the same reason a selector that cannot be listed holds back nobody but the Pods of its namespace that others there do
+//! not see, and why it cannot is told. Callers: `app` runs it, `report` sends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,21 +17,26 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
+use portolan_crds::fair::most_of_each;
 use portolan_runtime::Tasks;
+use portolan_wire::protocol::{EXCESS_MAX, FAULT_MAX_BYTES};
 use portolan_wire::v1::{CallerExcess, CallerFact, ExcessSelector};
 use serde::Deserialize;
 use tokio::sync::watch;
 
+use crate::bounds;
 use crate::explain::watch_broke;
 use crate::facts::{FactMap, FactStore};
-use crate::member::watch_config;
+use crate::member::{FAT_PAGE, watch_config};
 use crate::metrics::{Metrics, Watched};
 use crate::settings::{CallerSelector, Settings};
 
-/// Pods of one selector that are told.
+/// Pods of one selector that are told, by what each counts as ([`bounds::counts_as`]).
 const MOST_OF_SELECTOR: usize = 500;
-/// Pods of all selectors that are told: what the hub takes of one member.
+/// Pods of all selectors that are told, counted so: what the hub takes of one member.
 const MOST_OF_ALL: usize = 5_000;
+/// So many tries to list a selector's Pods fail before it is told that they cannot be listed: an API server may be busy.
+const TRIES_UNTOLD: u32 = 2;
 /// Pods in these phases run nothing any more.
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 
@@ -52,8 +58,45 @@ struct PodStatusFacts {
     phase: String,
 }
 
-/// What each selector sees; `None` until its first list is through.
-type FactsBySelector = BTreeMap<CallerSelector, Option<FactMap<String, CallerFact>>>;
+/// What each selector sees.
+type FactsBySelector = BTreeMap<CallerSelector, Seen>;
+
+/// What one selector sees.
+#[derive(Debug, Default)]
+struct Seen {
+    pods: FactMap<String, CallerFact>,
+    stage: Stage,
+}
+
+/// How far the watch of a selector is.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Its first list is not through.
+    #[default]
+    Asked,
+    /// And could not be had so often, for this reason at last.
+    Failing(u32, String),
+    /// It is followed.
+    Listed,
+    /// The hub does not ask for it any more. What it saw stays until all that the hub asks for in its namespace is listed, among
+    /// it what stands for this selector now.
+    Retired,
+}
+
+impl Stage {
+    fn is_pending(&self) -> bool {
+        matches!(self, Self::Asked | Self::Failing(..))
+    }
+}
+
+/// What is told of all selectors.
+#[derive(Debug, Default, PartialEq)]
+struct Union {
+    pods: FactMap<String, CallerFact>,
+    /// Namespaces of which not all selectors are listed.
+    pending: BTreeSet<String>,
+    excess: CallerExcess,
+}
 
 /// Starts and stops watches as the settings change.
 #[derive(Clone)]
@@ -107,10 +150,9 @@ impl Callers {
             }
             keep
         });
-        self.seen.lock().retain(|selector, _| wanted.contains(selector));
+        ask(&mut self.seen.lock(), wanted);
         for selector in wanted {
             running.entry(selector.clone()).or_insert_with(|| {
-                self.seen.lock().insert(selector.clone(), None);
                 let watch = tasks.child();
                 let (this, selector, token) = (self.clone(), selector.clone(), watch.token());
                 watch.spawn("caller-watch", async move {
@@ -128,93 +170,173 @@ impl Callers {
             &selector.namespace,
             &ApiResource::erase::<Pod>(&()),
         );
-        let config = watch_config().labels(&selector.selector);
+        let config = watch_config().page_size(FAT_PAGE).labels(&selector.selector);
         let mut events = std::pin::pin!(watcher(pods, config).default_backoff());
         let mut listed = FactMap::new();
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(pod)) => insert(&mut listed, pod),
-                Ok(Event::InitDone) => self.update(&selector, |seen| *seen = Some(std::mem::take(&mut listed))),
-                Ok(Event::Apply(pod)) => self.update(&selector, |seen| insert(seen.get_or_insert_default(), pod)),
-                Ok(Event::Delete(pod)) => self.update(&selector, |seen| {
-                    seen.get_or_insert_default().remove(&pod.uid().unwrap_or_default());
+                Ok(Event::InitDone) => self.update(&selector, |seen| {
+                    seen.pods = std::mem::take(&mut listed);
+                    seen.stage = Stage::Listed;
                 }),
-                Err(error) => watch_broke(&self.metrics, Watched::callers, &selector.namespace, &error),
+                Ok(Event::Apply(pod)) => self.update(&selector, |seen| insert(&mut seen.pods, pod)),
+                Ok(Event::Delete(pod)) => self.update(&selector, |seen| {
+                    seen.pods.remove(&pod.uid().unwrap_or_default());
+                }),
+                Err(error) => {
+                    let text = watch_broke(&self.metrics, Watched::callers, &selector.namespace, &error);
+                    self.update(&selector, |seen| seen.failed(text));
+                }
             }
         }
     }
 
-    /// A watch that was cancelled meanwhile has no entry, and changes nothing.
-    fn update(&self, selector: &CallerSelector, change: impl FnOnce(&mut Option<FactMap<String, CallerFact>>)) {
-        if let Some(seen) = self.seen.lock().get_mut(selector) {
+    /// A watch that was cancelled meanwhile has no entry that is its own, and changes nothing.
+    fn update(&self, selector: &CallerSelector, change: impl FnOnce(&mut Seen)) {
+        let mut seen = self.seen.lock();
+        if let Some(seen) = seen.get_mut(selector).filter(|seen| seen.stage != Stage::Retired) {
             change(seen);
         }
+        drop(seen);
         self.publish();
     }
 
     fn publish(&self) {
         // Held over the replacement: two watches that publish at once must not end with the older union.
-        let seen = self.seen.lock();
-        if let Some((union, excess)) = union(&seen) {
-            self.facts.replace(union);
-            self.excess.send_if_modified(|told| {
-                let changed = told.as_ref() != Some(&excess);
-                if changed && !excess.selectors.is_empty() {
-                    tracing::warn!(selectors = ?excess.selectors, "selectors match more Pods than are told: the oldest are");
-                }
-                *told = Some(excess);
-                changed
-            });
-        }
-    }
-}
-
-/// All Pods that any selector sees, as far as they are told; `None` while one has not listed yet. Shared by namespaces first:
-/// who writes many ShardingConfigs in one takes nothing from others.
-fn union(seen: &FactsBySelector) -> Option<(FactMap<String, CallerFact>, CallerExcess)> {
-    let mut counts = BTreeMap::<&str, Vec<usize>>::new();
-    for (selector, facts) in seen {
-        let count = facts.as_ref()?.len();
-        counts.entry(&selector.namespace).or_default().push(count);
-    }
-    let told = |counts: &Vec<usize>| counts.iter().map(|count| (*count).min(MOST_OF_SELECTOR)).sum();
-    let share = most_of_each(&counts.values().map(told).collect::<Vec<_>>(), MOST_OF_ALL, MOST_OF_ALL);
-    let most: BTreeMap<_, _> = counts
-        .into_iter()
-        .map(|(namespace, counts)| (namespace, most_of_each(&counts, share, MOST_OF_SELECTOR)))
-        .collect();
-    let (mut union, mut excess) = (FactMap::new(), CallerExcess::default());
-    for (selector, facts) in seen {
-        let (facts, most) = (facts.as_ref()?, most[&*selector.namespace]);
-        if facts.len() <= most {
-            union.extend(facts.iter().map(|(uid, fact)| (uid.clone(), fact.clone())));
-            continue;
-        }
-        let mut oldest: Vec<_> = facts.iter().collect();
-        oldest.sort_by_key(|(uid, fact)| (fact.created_unix_seconds, *uid));
-        union.extend(
-            oldest
-                .into_iter()
-                .take(most)
-                .map(|(uid, fact)| (uid.clone(), fact.clone())),
-        );
-        excess.selectors.push(ExcessSelector {
-            namespace: selector.namespace.clone(),
-            selector: selector.selector.clone(),
-            matched: facts.len() as u64,
-            told: most as u64,
+        let mut seen = self.seen.lock();
+        let Union { pods, pending, excess } = union(&mut seen);
+        self.facts.replace_but(pods, pending);
+        self.excess.send_if_modified(|told| {
+            let changed = told.as_ref() != Some(&excess);
+            if changed && !excess.selectors.is_empty() {
+                let namespaces: BTreeSet<_> = excess.selectors.iter().map(|cut| &cut.namespace).collect();
+                tracing::warn!(
+                    selectors = excess.selectors.len(),
+                    ?namespaces,
+                    "not all Pods of these selectors are told: see the conditions of the ShardingConfigs there"
+                );
+            }
+            *told = Some(excess);
+            changed
         });
     }
-    Some((union, excess))
 }
 
-/// How many of each may be told of `all` together, `cap` at most: those with few lose none while others have more.
-fn most_of_each(counts: &[usize], all: usize, cap: usize) -> usize {
-    let told = |most: usize| counts.iter().map(|count| (*count).min(most)).sum::<usize>();
-    // It grows with `most`: the last that fits.
-    let sizes: Vec<usize> = (0..=cap).collect();
-    sizes.partition_point(|most| told(*most) <= all).saturating_sub(1)
+impl Seen {
+    /// A try to list or to watch failed. Of what was listed once the watch goes on by itself.
+    fn failed(&mut self, why: String) {
+        let tries = match self.stage {
+            Stage::Asked => 1,
+            Stage::Failing(tries, _) => tries.saturating_add(1),
+            Stage::Listed | Stage::Retired => return,
+        };
+        self.stage = Stage::Failing(tries, why);
+    }
+
+    /// Why its Pods cannot be listed, once that is worth a word.
+    fn fault(&self) -> Option<&str> {
+        match &self.stage {
+            Stage::Failing(tries, why) if *tries > TRIES_UNTOLD => {
+                Some(&why[..why.floor_char_boundary(FAULT_MAX_BYTES)])
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Notes what the hub asks for from now on.
+fn ask(seen: &mut FactsBySelector, wanted: &BTreeSet<CallerSelector>) {
+    for (_, seen) in seen.iter_mut().filter(|(selector, _)| !wanted.contains(*selector)) {
+        seen.stage = Stage::Retired;
+    }
+    for selector in wanted {
+        let seen = seen.entry(selector.clone()).or_default();
+        if seen.stage == Stage::Retired {
+            seen.stage = Stage::Asked;
+        }
+    }
+}
+
+/// All Pods that any selector sees, as far as they are told. Shared by namespaces first: who writes many ShardingConfigs in one
+/// takes nothing from others. Forgets what is retired in namespaces of which all is listed.
+fn union(seen: &mut FactsBySelector) -> Union {
+    let waiting = seen.iter().filter(|(_, seen)| seen.stage.is_pending());
+    let pending: BTreeSet<String> = waiting.map(|(selector, _)| selector.namespace.clone()).collect();
+    seen.retain(|selector, seen| seen.stage != Stage::Retired || pending.contains(&selector.namespace));
+    let most = shares(seen);
+    let mut union = Union {
+        pending,
+        ..Union::default()
+    };
+    for (selector, seen) in &*seen {
+        let told = oldest(&seen.pods, most[&*selector.namespace]);
+        let cut = ExcessSelector {
+            namespace: selector.namespace.clone(),
+            selector: selector.selector.clone(),
+            digest: selector.digest.clone(),
+            matched: seen.pods.len() as u64,
+            told: told.len() as u64,
+            fault: seen.fault().unwrap_or_default().to_owned(),
+        };
+        if cut.told < cut.matched || !cut.fault.is_empty() {
+            union.excess.selectors.push(cut);
+        }
+        union.pods.extend(told);
+    }
+    in_turn(&mut union.excess.selectors);
+    union
+}
+
+/// What each selector of a namespace may tell, in Pods that count once.
+fn shares(seen: &FactsBySelector) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::<&str, Vec<usize>>::new();
+    for (selector, seen) in seen {
+        let pods = seen.pods.values();
+        let count = pods.map(|pod| bounds::counts_as(pod)).sum::<usize>();
+        counts
+            .entry(&selector.namespace)
+            .or_default()
+            .push(count.min(MOST_OF_SELECTOR));
+    }
+    let share = most_of_each(counts.values().map(|counts| counts.iter().sum()), MOST_OF_ALL);
+    let shares = counts.into_iter().map(|(namespace, counts)| {
+        let most = most_of_each(counts, share).min(MOST_OF_SELECTOR);
+        (namespace.to_owned(), most)
+    });
+    shares.collect()
+}
+
+/// The oldest of these Pods, as many as count for `most` at most.
+fn oldest(pods: &FactMap<String, CallerFact>, most: usize) -> Vec<(String, Arc<CallerFact>)> {
+    let mut all: Vec<_> = pods.iter().map(|(uid, pod)| (uid.clone(), pod.clone())).collect();
+    if all.iter().map(|(_, pod)| bounds::counts_as(pod)).sum::<usize>() <= most {
+        return all;
+    }
+    all.sort_by(|(a, one), (b, other)| (one.created_unix_seconds, a).cmp(&(other.created_unix_seconds, b)));
+    let mut left = most;
+    all.retain(|(_, pod)| {
+        let fits = bounds::counts_as(pod) <= left;
+        left = if fits { left - bounds::counts_as(pod) } else { 0 };
+        fits
+    });
+    all
+}
+
+/// As many of them as the hub takes: of each namespace as many as of others, if it has so many.
+fn in_turn(excess: &mut Vec<ExcessSelector>) {
+    let mut counts = BTreeMap::<String, usize>::new();
+    for cut in &*excess {
+        *counts.entry(cut.namespace.clone()).or_default() += 1;
+    }
+    let most = most_of_each(counts.into_values(), EXCESS_MAX);
+    let mut told = BTreeMap::<String, usize>::new();
+    excess.retain(|cut| {
+        let told = told.entry(cut.namespace.clone()).or_default();
+        *told += 1;
+        *told <= most
+    });
 }
 
 fn insert(facts: &mut FactMap<String, CallerFact>, pod: PodFacts) {
@@ -228,128 +350,20 @@ fn insert(facts: &mut FactMap<String, CallerFact>, pod: PodFacts) {
         facts.remove(&uid);
         return;
     }
-    facts.insert(
-        uid.clone(),
-        Arc::new(CallerFact {
-            namespace: pod.namespace().unwrap_or_default(),
-            pod: pod.name_any(),
-            uid,
-            service_account: pod.spec.service_account,
-            phase,
-            created_unix_seconds: pod.metadata.creation_timestamp.map(|created| created.0.as_second()),
-            labels: pod.metadata.labels.unwrap_or_default().into_iter().collect(),
-        }),
-    );
+    let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+    let (labels, labels_cut) = bounds::of_pod(pod.metadata.labels.unwrap_or_default());
+    let fact = CallerFact {
+        namespace,
+        pod: name,
+        uid: uid.clone(),
+        service_account: pod.spec.service_account,
+        phase,
+        created_unix_seconds: pod.metadata.creation_timestamp.map(|created| created.0.as_second()),
+        labels,
+        labels_cut,
+    };
+    facts.insert(uid, Arc::new(fact));
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pod(uid: &str) -> FactMap<String, CallerFact> {
-        let mut facts = FactMap::new();
-        let pod = serde_json::json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "operator-0", "namespace": "ops", "uid": uid, "labels": {"app": "operator"},
-                         "creationTimestamp": "2026-11-23T06:00:00Z"},
-            "spec": {"serviceAccountName": "operator", "containers": [{"name": "c", "image": "i"}]},
-            "status": {"phase": "Running", "podIP": "10.0.0.1"}
-        });
-        insert(&mut facts, serde_json::from_value(pod).unwrap());
-        facts
-    }
-
-    fn selector(text: &str) -> CallerSelector {
-        selector_in("ops", text)
-    }
-
-    fn selector_in(namespace: &str, text: &str) -> CallerSelector {
-        CallerSelector {
-            namespace: namespace.into(),
-            selector: text.into(),
-        }
-    }
-
-    #[test]
-    fn a_fact_is_what_the_wire_asks_for() {
-        let facts = pod("u1");
-        let fact = &facts["u1"];
-        assert_eq!((fact.namespace.as_str(), fact.pod.as_str()), ("ops", "operator-0"));
-        assert_eq!(
-            (fact.service_account.as_str(), fact.phase.as_str()),
-            ("operator", "Running")
-        );
-        assert_eq!(fact.labels["app"], "operator");
-        assert_eq!(fact.created_unix_seconds, Some(1_795_413_600));
-    }
-
-    #[test]
-    fn a_pod_goes_when_the_last_selector_loses_it() {
-        let told = |seen: &FactsBySelector| union(seen).map(|(union, _)| union);
-        let mut seen = FactsBySelector::from([(selector("a=1"), Some(pod("u1"))), (selector("b=2"), None)]);
-        assert_eq!(told(&seen), None, "one list is not through");
-        seen.insert(selector("b=2"), Some(pod("u1")));
-        assert_eq!(told(&seen).unwrap().len(), 1);
-        seen.insert(selector("a=1"), Some(FactMap::new()));
-        assert_eq!(told(&seen).unwrap().len(), 1);
-        seen.insert(selector("b=2"), Some(FactMap::new()));
-        assert_eq!(told(&seen), Some(FactMap::new()));
-        assert_eq!(told(&FactsBySelector::new()), Some(FactMap::new()));
-    }
-
-    #[test]
-    fn who_makes_thousands_of_pods_is_cut_and_others_are_not() {
-        let fact = |at: usize| CallerFact {
-            created_unix_seconds: i64::try_from(at).ok(),
-            ..CallerFact::default()
-        };
-        let pods = |prefix: &str, count: usize| {
-            let pods = (0..count).map(|at| (format!("{prefix}-{at}"), Arc::new(fact(count - at))));
-            Some(pods.collect::<FactMap<_, _>>())
-        };
-        let mut seen = FactsBySelector::from([
-            (selector("app=flood"), pods("flood", 5_001)),
-            (selector("app=few"), pods("few", 3)),
-        ]);
-        let (told, excess) = union(&seen).unwrap();
-        assert_eq!(told.len(), MOST_OF_SELECTOR + 3);
-        assert!(
-            told.contains_key("flood-5000") && !told.contains_key("flood-0"),
-            "the oldest"
-        );
-        let ExcessSelector {
-            selector: cut,
-            matched,
-            told: kept,
-            ..
-        } = &excess.selectors[0];
-        assert_eq!(
-            (excess.selectors.len(), cut.as_str(), *matched, *kept),
-            (1, "app=flood", 5_001, 500)
-        );
-        for shard in 0..40 {
-            seen.insert(selector(&format!("app=s{shard}")), pods(&format!("s{shard}"), 200));
-        }
-        let (told, excess) = union(&seen).unwrap();
-        assert!((4_900..=MOST_OF_ALL).contains(&told.len()), "{}", told.len());
-        assert!((0..3).all(|at| told.contains_key(&format!("few-{at}"))));
-        assert_eq!(excess.selectors.len(), 41, "all that have more than their part");
-        // Another namespace has its own part, however many selectors there are here.
-        seen.insert(selector_in("others", "app=mine"), pods("mine", 400));
-        let (told, excess) = union(&seen).unwrap();
-        assert!(told.len() <= MOST_OF_ALL, "{}", told.len());
-        assert!((0..400).all(|at| told.contains_key(&format!("mine-{at}"))));
-        assert!(excess.selectors.iter().all(|cut| cut.namespace == "ops"));
-    }
-
-    #[test]
-    fn a_pod_that_has_ended_calls_nobody() {
-        let mut facts = pod("u1");
-        let ended = serde_json::json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator-0", "namespace": "ops", "uid": "u1"},
-            "spec": {}, "status": {"phase": "Succeeded"}
-        });
-        insert(&mut facts, serde_json::from_value(ended).unwrap());
-        assert!(facts.is_empty());
-    }
-}
+mod tests;

@@ -28,9 +28,9 @@ fn refusal(status: &Status) -> String {
     )
 }
 
-/// Counts and logs a broken watch. What the API server refuses, a person must mend; that it is away, `health` has said
-/// once already.
-pub(crate) fn watch_broke(metrics: &Metrics, watched: Watched, of: impl Display, error: &watcher::Error) {
+/// Counts and logs a broken watch, and says why it broke. What the API server refuses, a person must mend; that it is away,
+/// `health` has said once already.
+pub(crate) fn watch_broke(metrics: &Metrics, watched: Watched, of: impl Display, error: &watcher::Error) -> String {
     metrics.watch_failed(watched);
     let (refused, text) = match error {
         watcher::Error::InitialListFailed(error)
@@ -47,6 +47,7 @@ pub(crate) fn watch_broke(metrics: &Metrics, watched: Watched, of: impl Display,
     } else {
         tracing::debug!(?watched, %of, error = text, "watch broke");
     }
+    text
 }
 
 #[cfg(test)]

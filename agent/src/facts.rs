@@ -3,7 +3,7 @@
 //! Whoever reports keeps what it has sent and sends the [`difference`]; so a slow or broken stream costs one map, and
 //! never an unbounded queue of events. Callers: `namespaces`, `callers`, `sweep` write, `report` and `fence` read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -24,7 +24,15 @@ pub(crate) struct FactStore<K, V> {
 #[derive(Debug)]
 struct State<K, V> {
     complete: bool,
-    facts: FactMap<K, V>,
+    known: Known<K, V>,
+}
+
+/// What is known of a subject, all of it but for the namespaces that are named.
+#[derive(Debug)]
+pub(crate) struct Known<K, V> {
+    pub(crate) facts: FactMap<K, V>,
+    /// Of what is in these not everything is known yet.
+    pub(crate) pending: BTreeSet<String>,
 }
 
 /// What turns one map into another.
@@ -45,7 +53,10 @@ impl<K: Ord + Clone, V: PartialEq> FactStore<K, V> {
         Self {
             state: Mutex::new(State {
                 complete: false,
-                facts: FactMap::new(),
+                known: Known {
+                    facts: FactMap::new(),
+                    pending: BTreeSet::new(),
+                },
             }),
             changed: watch::Sender::new(0),
         }
@@ -54,38 +65,57 @@ impl<K: Ord + Clone, V: PartialEq> FactStore<K, V> {
     /// Adds or replaces one fact.
     pub(crate) fn upsert(&self, key: K, fact: V) {
         let mut state = self.state.lock();
-        if state.facts.get(&key).is_none_or(|known| **known != fact) {
-            state.facts.insert(key, Arc::new(fact));
+        if state.known.facts.get(&key).is_none_or(|known| **known != fact) {
+            state.known.facts.insert(key, Arc::new(fact));
             self.wake();
         }
     }
 
     pub(crate) fn remove(&self, key: &K) {
-        if self.state.lock().facts.remove(key).is_some() {
+        if self.state.lock().known.facts.remove(key).is_some() {
             self.wake();
         }
     }
 
     /// Replaces everything by a complete list.
     pub(crate) fn replace(&self, facts: FactMap<K, V>) {
-        *self.state.lock() = State { complete: true, facts };
+        self.replace_but(facts, BTreeSet::new());
+    }
+
+    /// Replaces everything by a list that is complete but for what is in these namespaces.
+    pub(crate) fn replace_but(&self, facts: FactMap<K, V>, pending: BTreeSet<String>) {
+        let known = Known { facts, pending };
+        let mut state = self.state.lock();
+        *state = State { complete: true, known };
+        drop(state);
         self.wake();
     }
 
     /// The facts once they are complete.
     pub(crate) fn complete(&self) -> Option<FactMap<K, V>> {
+        self.known()
+            .filter(|known| known.pending.is_empty())
+            .map(|known| known.facts)
+    }
+
+    /// The facts once they are complete but for the namespaces that are named.
+    pub(crate) fn known(&self) -> Option<Known<K, V>> {
         let state = self.state.lock();
-        state.complete.then(|| state.facts.clone())
+        let known = &state.known;
+        state.complete.then(|| Known {
+            facts: known.facts.clone(),
+            pending: known.pending.clone(),
+        })
     }
 
     /// Whether one fact, or that there is none, is so; false while nobody knows.
     pub(crate) fn is(&self, key: &K, so: impl FnOnce(Option<&V>) -> bool) -> bool {
         let state = self.state.lock();
-        state.complete && so(state.facts.get(key).map(Arc::as_ref))
+        state.complete && so(state.known.facts.get(key).map(Arc::as_ref))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.state.lock().facts.len()
+        self.state.lock().known.facts.len()
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {

@@ -20,6 +20,8 @@ pub(crate) const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Shorter than the period, so that a hanging API server never delays a heartbeat.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// A clock that was read for longer may be off by as much.
+const CLOCK_WITHIN: Duration = Duration::from_secs(1);
 /// The version is asked for again after this many probes: it changes with an upgrade of the control plane.
 const VERSION_EVERY: u32 = 12;
 
@@ -53,6 +55,24 @@ pub(crate) struct Beat {
     heartbeat: Heartbeat,
     /// When it began. `None`: none has.
     began: Option<Instant>,
+    /// `None`: not read.
+    clock: Option<Clock>,
+}
+
+/// What the API server's clock said.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    unix_milliseconds: i64,
+    at: Instant,
+}
+
+impl Clock {
+    /// What it says now.
+    fn at(self, now: Instant) -> i64 {
+        let since = now.saturating_duration_since(self.at).as_millis();
+        self.unix_milliseconds
+            .saturating_add(i64::try_from(since).unwrap_or(i64::MAX))
+    }
 }
 
 impl Beat {
@@ -62,6 +82,7 @@ impl Beat {
         let is_of_now = self.began.is_some_and(|began| began >= since);
         Heartbeat {
             resource_version: self.heartbeat.resource_version * u64::from(is_of_now),
+            api_clock_unix_milliseconds: self.clock.map(|clock| clock.at(Instant::now())),
             ..self.heartbeat.clone()
         }
     }
@@ -78,7 +99,8 @@ pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Beat>>,
         ticks.tick().await;
         let began = Some(Instant::now());
         let version_read = timeout(PROBE_TIMEOUT, member::resource_version(&client));
-        let ((answer, took), version_read) = tokio::join!(probe(&client), version_read);
+        let clock = timeout(PROBE_TIMEOUT, read_clock(&client));
+        let ((answer, took), version_read, clock) = tokio::join!(probe(&client), version_read, clock);
         if answer.is_ok() && (version.is_empty() || round % VERSION_EVERY == 0) {
             // Without an answer the last known one is told.
             if let Ok(Ok(found)) = timeout(PROBE_TIMEOUT, member::version(&client)).await {
@@ -100,7 +122,12 @@ pub(crate) async fn run(client: Client, heartbeats: watch::Sender<Option<Beat>>,
             fell_from: course.read(resource_version, Instant::now()),
             ..heartbeat(answer, took, &version)
         };
-        heartbeats.send_replace(Some(Beat { heartbeat, began }));
+        let clock = clock.ok().flatten();
+        heartbeats.send_replace(Some(Beat {
+            heartbeat,
+            began,
+            clock,
+        }));
     }
 }
 
@@ -109,6 +136,18 @@ async fn probe(client: &Client) -> (Result<(), String>, Duration) {
     let answer = timeout(PROBE_TIMEOUT, member::get_text(client, "/readyz")).await;
     let answer = answer.unwrap_or(Err(CallError::Timeout(PROBE_TIMEOUT)));
     (refusal_of(answer), started.elapsed())
+}
+
+/// The clock of the API server, by the head of any answer. `None` where that took so long that it says little.
+async fn read_clock(client: &Client) -> Option<Clock> {
+    let asked = Instant::now();
+    let seconds = member::date(client).await?;
+    let took = asked.elapsed();
+    // It says whole seconds, of some moment between question and answer.
+    (took < CLOCK_WITHIN).then(|| Clock {
+        unix_milliseconds: seconds.saturating_mul(1_000).saturating_add(500),
+        at: asked + took / 2,
+    })
 }
 
 /// `/readyz` answers 200 and "ok", else 500 and a list of its checks.
@@ -128,8 +167,7 @@ fn heartbeat(answer: Result<(), String>, took: Duration, version: &str) -> Heart
         latency_milliseconds: u32::try_from(took.as_millis()).unwrap_or(u32::MAX),
         kubernetes_version: version.to_owned(),
         message: answer.err().unwrap_or_default(),
-        resource_version: 0,
-        fell_from: 0,
+        ..Heartbeat::default()
     }
 }
 
@@ -156,6 +194,26 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_goes_on_between_its_reading_and_its_telling() {
+        let now = Instant::now();
+        let clock = Clock {
+            unix_milliseconds: 1_700_000_000_500,
+            at: now,
+        };
+        assert_eq!(clock.at(now + Duration::from_millis(4_200)), 1_700_000_004_700);
+        let told = |clock| {
+            Beat {
+                clock,
+                ..Beat::default()
+            }
+            .told(now)
+            .api_clock_unix_milliseconds
+        };
+        assert!(told(Some(clock)).is_some_and(|told| told >= 1_700_000_000_500));
+        assert_eq!(told(None), None, "nobody knows");
+    }
+
+    #[test]
     fn a_version_that_was_read_before_the_stream_is_not_told_on_it() {
         let since = Instant::now();
         let beat = |began| Beat {
@@ -165,6 +223,7 @@ mod tests {
                 ..Heartbeat::default()
             },
             began,
+            clock: None,
         };
         let before = beat(since.checked_sub(Duration::from_secs(1))).told(since);
         assert!(before.api_ready && before.resource_version == 0);

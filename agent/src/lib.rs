@@ -2,7 +2,7 @@
 //!
 //! - `join` gets an identity by a bootstrap token, keeps it in a Secret and renews it.
 //! - `stream` holds the connection: takes the configuration (`settings`), answers `review`s, sends `report`s.
-//! - `namespaces`, `callers`, `allowed`, `health`, `mint` each watch or ask the member's API server for one subject and
+//! - `namespaces`, `nodes`, `callers`, `allowed`, `health`, `mint` each watch or ask the member's API server for one subject and
 //!   keep what they know in `facts` or a watch; they go on without a hub. `prove` shows the hub the member's signing key.
 //! - `label` says which labels an object shall have; `kinds` which kinds; `sweep` writes them and repairs drift;
 //!   `admission` looks at the policies that label new objects and reserve the keys; `uninstall` takes it all back.
@@ -19,6 +19,7 @@ pub mod uninstall;
 mod admin;
 mod admission;
 mod allowed;
+mod bounds;
 mod callers;
 mod explain;
 mod facts;
@@ -31,6 +32,7 @@ mod member;
 mod metrics;
 mod mint;
 mod namespaces;
+mod nodes;
 mod prove;
 mod report;
 mod review;

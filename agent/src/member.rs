@@ -75,6 +75,10 @@ pub(crate) fn watch_config() -> watcher::Config {
     watcher::Config::default().timeout(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
+/// Objects of one page of a list whose objects others may make as large as they like: 1.5 MiB each is what etcd takes, and a page
+/// is held whole.
+pub(crate) const FAT_PAGE: u32 = 50;
+
 /// Who repeats a request that the API server has no room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeats {
@@ -173,6 +177,19 @@ pub(crate) async fn get_text(client: &Client, path: &'static str) -> Result<Stri
     bounded(client.request_text(request)).await
 }
 
+/// The API server's clock in seconds of Unix time, as the head of an answer says it, whatever the answer.
+pub(crate) async fn date(client: &Client) -> Option<i64> {
+    let request = http::Request::get("/version").body(Body::empty()).ok()?;
+    let answer = bounded(client.send(request)).await.ok()?;
+    read_date(answer.headers().get(http::header::DATE)?.to_str().ok()?)
+}
+
+/// As HTTP writes it: `Sat, 28 Nov 2026 14:37:11 GMT`.
+fn read_date(text: &str) -> Option<i64> {
+    let read = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text);
+    read.ok().map(jiff::Timestamp::as_second)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,5 +199,11 @@ mod tests {
         let lives: std::collections::BTreeSet<_> = (0..100).filter_map(|_| watch_config().timeout).collect();
         assert!(lives.iter().all(|seconds| (300..=600).contains(seconds)), "{lives:?}");
         assert!(lives.len() > 10, "{lives:?}");
+    }
+
+    #[test]
+    fn a_date_is_read_as_http_writes_it() {
+        assert_eq!(read_date("Sat, 28 Nov 2026 14:37:11 GMT"), Some(1_795_876_631));
+        assert_eq!(read_date("now"), None);
     }
 }

@@ -17,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 #[allow(non_camel_case_types, reason = "the label's value is the variant's name")]
 pub(crate) enum Watched {
     namespaces,
+    nodes,
     callers,
     roles,
     objects,

@@ -15,9 +15,10 @@ use portolan_crds::labels::FENCE_EPOCH;
 use portolan_crds::policy::annotated_epoch;
 use portolan_wire::v1::NamespaceFact;
 
+use crate::bounds;
 use crate::explain::watch_broke;
 use crate::facts::{FactMap, FactStore};
-use crate::member::watch_config;
+use crate::member::{FAT_PAGE, watch_config};
 use crate::metrics::{Metrics, Watched};
 
 /// Namespaces by name.
@@ -26,7 +27,7 @@ pub(crate) type NamespaceFacts = FactStore<String, NamespaceFact>;
 /// Watches for ever. During a relist readers keep the last complete inventory.
 pub(crate) async fn run(client: Client, facts: Arc<NamespaceFacts>, metrics: Metrics) {
     let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client);
-    let mut events = std::pin::pin!(watcher(namespaces, watch_config()).default_backoff());
+    let mut events = std::pin::pin!(watcher(namespaces, watch_config().page_size(FAT_PAGE)).default_backoff());
     let mut listed = FactMap::new();
     while let Some(event) = events.next().await {
         match event {
@@ -41,7 +42,9 @@ pub(crate) async fn run(client: Client, facts: Arc<NamespaceFacts>, metrics: Met
                 facts.upsert(fact.name.clone(), fact);
             }
             Ok(Event::Delete(namespace)) => facts.remove(&namespace.metadata.name.unwrap_or_default()),
-            Err(error) => watch_broke(&metrics, Watched::namespaces, "all", &error),
+            Err(error) => {
+                watch_broke(&metrics, Watched::namespaces, "all", &error);
+            }
         }
     }
 }
@@ -49,11 +52,13 @@ pub(crate) async fn run(client: Client, facts: Arc<NamespaceFacts>, metrics: Met
 fn fact(metadata: ObjectMeta) -> NamespaceFact {
     let annotation = metadata.annotations.as_ref().and_then(|all| all.get(FENCE_EPOCH));
     let uid = metadata.uid.unwrap_or_default();
+    let (labels, labels_cut) = bounds::of_namespace(metadata.labels.unwrap_or_default());
     NamespaceFact {
         epoch: annotation.and_then(|annotation| annotated_epoch(annotation, &uid)),
         name: metadata.name.unwrap_or_default(),
         uid,
-        labels: metadata.labels.unwrap_or_default().into_iter().collect(),
+        labels,
+        labels_cut,
         terminating: metadata.deletion_timestamp.is_some(),
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct CallerSelector {
     pub(crate) namespace: String,
     /// Canonical text, as the API server reads it.
     pub(crate) selector: String,
+    /// By which the hub knows it, made once: texts may be long.
+    pub(crate) digest: String,
 }
 
 /// A router that gets a token of this member: one that enrolled anew under an old name has another uid.
@@ -111,6 +113,7 @@ impl TryFrom<&wire::CallerSelector> for CallerSelector {
         })?;
         Ok(Self {
             namespace: wire.namespace.clone(),
+            digest: selector.digest(),
             selector: selector.to_string(),
         })
     }

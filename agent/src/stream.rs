@@ -11,7 +11,7 @@ use futures::stream::FuturesUnordered;
 use kube::Client;
 use portolan_runtime::{Backoff, Chain, ReadyHandle};
 use portolan_wire::client::{CaNews, LinkError, OPEN_TIMEOUT};
-use portolan_wire::protocol::{Mismatch, Spoken, welcomed};
+use portolan_wire::protocol::{AGENT_UPDATE_MAX_BYTES, Mismatch, REPORT_PAGES, Spoken, welcomed};
 use portolan_wire::v1 as wire;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
 use portolan_wire::v1::agent_message::Kind as Said;
@@ -27,7 +27,7 @@ use crate::member;
 use crate::metrics::Metrics;
 use crate::mint::Wanted;
 use crate::prove::Prover;
-use crate::report::{self, Outbox, Subjects, say};
+use crate::report::{self, Ended, Hub, Outbox, Subjects, say};
 use crate::review::{refused, review};
 use crate::settings::{self, Settings, SettingsError};
 
@@ -86,6 +86,26 @@ pub(crate) struct Stream {
     pub(crate) metrics: Metrics,
 }
 
+/// What the hub has said to begin a stream with. Watches: the tasks of the session wait for it.
+struct Greeting {
+    nonce: watch::Sender<Option<String>>,
+    welcome: watch::Sender<Option<wire::Welcome>>,
+}
+
+/// Reports from the hub's Welcome on, which is its first message and tells what the hub takes.
+async fn report(subjects: Subjects, outbox: Outbox, mut welcome: watch::Receiver<Option<wire::Welcome>>) -> Ended {
+    let takes_pages = match welcome.wait_for(Option::is_some).await {
+        Ok(welcome) => {
+            let welcome = welcome.as_ref().into_iter();
+            welcome
+                .flat_map(|welcome| &welcome.capabilities)
+                .any(|word| word == REPORT_PAGES)
+        }
+        Err(_) => return Ended,
+    };
+    report::run(subjects, Hub { outbox, takes_pages }).await
+}
+
 impl Stream {
     /// Sessions, one after the other, until cancelled.
     pub(crate) async fn run(mut self) {
@@ -117,7 +137,7 @@ impl Stream {
         let (outbox, queue) = mpsc::channel(OUTBOX);
         let hello = self.hello(link.trust().fingerprint()).await;
         let _ = say(&outbox, Said::Hello(hello)).await;
-        let mut client = AgentControlClient::new(channel);
+        let mut client = AgentControlClient::new(channel).max_decoding_message_size(AGENT_UPDATE_MAX_BYTES);
         let opened = tokio::time::timeout(OPEN_TIMEOUT, client.connect(ReceiverStream::new(queue))).await;
         let updates = opened
             .map_err(|_| SessionError::OpenTimeout)?
@@ -129,14 +149,18 @@ impl Stream {
             "stream to the hub is open"
         );
         self.metrics.hub_connected(true);
-        let nonce = watch::Sender::new(None);
+        let said = Greeting {
+            nonce: watch::Sender::new(None),
+            welcome: watch::Sender::new(None),
+        };
         let (subjects, mut renewed) = (self.subjects.clone(), self.identity.clone());
+        let nonce = said.nonce.subscribe();
         tokio::select! {
-            ended = self.listen(updates, &outbox, &nonce) => ended,
+            ended = self.listen(updates, &outbox, &said) => ended,
             // Boxed: a session is large with them.
-            _ = Box::pin(report::run(subjects, outbox.clone())) => Err(SessionError::Closed),
+            _ = Box::pin(report(subjects, outbox.clone(), said.welcome.subscribe())) => Err(SessionError::Closed),
             Ok(()) = renewed.changed() => Err(SessionError::Renewed),
-            Err(_) = Box::pin(self.prover.run(nonce.subscribe(), &outbox)) => Err(SessionError::Closed),
+            Err(_) = Box::pin(self.prover.run(nonce, &outbox)) => Err(SessionError::Closed),
         }
     }
 
@@ -164,7 +188,7 @@ impl Stream {
         &self,
         mut updates: Streaming<wire::AgentUpdate>,
         outbox: &Outbox,
-        nonce: &watch::Sender<Option<String>>,
+        said: &Greeting,
     ) -> Result<std::convert::Infallible, SessionError> {
         let mut reviews = FuturesUnordered::new();
         loop {
@@ -181,8 +205,9 @@ impl Stream {
                     }
                     Some(Heard::Welcome(welcome)) => {
                         welcomed(welcome.protocol)?;
+                        said.welcome.send_replace(Some(welcome));
                     }
-                    Some(Heard::KeyChallenge(challenge)) => drop(nonce.send_replace(Some(challenge.nonce))),
+                    Some(Heard::KeyChallenge(challenge)) => drop(said.nonce.send_replace(Some(challenge.nonce))),
                     Some(Heard::Trust(trust)) => self.news.put(trust),
                     // A newer hub may say what this agent does not know.
                     None => tracing::debug!("the hub sent a message of an unknown kind"),

@@ -58,6 +58,9 @@ const NAMESPACES_FIRST: Duration = Duration::from_secs(30);
 /// How often it is told how far labelling is.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
+/// Kinds that are asked for and not labelled, as many as the log names: limits may name thousands that there are not.
+const UNMET_NAMED: usize = 20;
+
 /// A sweep ends at its next await.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -144,7 +147,9 @@ impl Sweeper {
                 // What the first list holds, the first discovery finds.
                 Ok(Event::InitDone) if !std::mem::replace(&mut listed, true) => {}
                 Ok(_) => changed.send_modify(|count| *count += 1),
-                Err(error) => watch_broke(&self.metrics, Watched::definitions, "all", &error),
+                Err(error) => {
+                    watch_broke(&self.metrics, Watched::definitions, "all", &error);
+                }
             }
         }
     }
@@ -167,9 +172,14 @@ impl Sweeper {
             Some(current) => current,
             None => running.insert(self.start(settings, &kinds).await),
         };
-        for (rule, reason) in unmet {
-            tracing::warn!(%rule, reason, "configured kind is not labelled");
+        for (at, (rule, reason)) in unmet.iter().enumerate() {
+            if at < UNMET_NAMED {
+                tracing::warn!(%rule, reason, "configured kind is not labelled");
+            }
             self.coverage.remove(rule);
+        }
+        if unmet.len() > UNMET_NAMED {
+            tracing::warn!(more = unmet.len() - UNMET_NAMED, "and so are other configured kinds");
         }
         self.turn_kinds(&kinds, current).await;
         self.plan.send_if_modified(|plan| {

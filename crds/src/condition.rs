@@ -58,7 +58,8 @@ pub enum ConditionReason {
     /// The spec uses fields that this version does not serve; the message names them.
     NotImplemented,
     /// What the ShardingConfigs of the namespace would weigh together is more than the hub keeps for one; the message says what
-    /// weighs how much. The last accepted spec stays in force.
+    /// weighs how much. The last accepted spec stays in force. Of condition Distributed: what they ask of an agent is more than it
+    /// is asked for one.
     TooMuch,
     /// `spec.accept` is false.
     NotAccepted,
@@ -78,6 +79,8 @@ pub enum ConditionReason {
     NoCallers,
     /// The selector matches more Pods than agents tell: the oldest are served, the others are not known.
     TooManyCallers,
+    /// An agent cannot list the Pods that the selector matches: new ones are not known.
+    CallersUnknown,
     /// Other shards select some of the same Pods: routers refuse the requests of those.
     CallersInSeveralShards,
     /// More shards than there is to share out: some children have nothing.

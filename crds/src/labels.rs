@@ -142,6 +142,14 @@ pub const FINALIZER_SHARD: &str = "ctrlmesh.kusionstack.io/shard";
 #[error("label prefix {0:?} must be a DNS subdomain followed by one '/', as in {DEFAULT_PREFIX:?}")]
 pub struct PrefixError(pub String);
 
+/// Names of the three labels of [`LabelKeys::reserved`], whatever stands before them.
+const RESERVED: [&str; 3] = ["sharding-hash", "namespace", "control"];
+
+/// Whether the key is that of a label that agents write, under this installation's prefix or another's.
+pub fn is_shard_label(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(_, name)| RESERVED.contains(&name))
+}
+
 /// The label and annotation keys under one prefix. Hub, agents and routers of one installation share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelKeys {
@@ -164,9 +172,9 @@ impl LabelKeys {
     fn under(prefix: &str) -> Self {
         let key = |name: &str| format!("{prefix}{name}");
         Self {
-            sharding_hash: key("sharding-hash"),
-            namespace: key("namespace"),
-            control: key("control"),
+            sharding_hash: key(RESERVED[0]),
+            namespace: key(RESERVED[1]),
+            control: key(RESERVED[2]),
             cluster: key("cluster"),
             prefix: prefix.to_owned(),
         }
@@ -235,6 +243,7 @@ mod tests {
                 .chain([keys.cluster()])
                 .all(crate::selector::is_label_key)
         );
+        assert!(keys.reserved().into_iter().all(is_shard_label) && !is_shard_label("namespace"));
     }
 
     #[test]

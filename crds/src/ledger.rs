@@ -24,7 +24,7 @@ mod lock;
 mod slot;
 
 pub use chunk::{CHUNK_BYTES_MAX, Chunk, Departure, Pair, PairFence};
-pub use lock::{LockHandover, LockInForce, LockPhase, LockPlace};
+pub use lock::{LockHandover, LockInForce, LockPhase, LockPlace, Vacancy};
 pub use slot::{Slot, SlotError};
 
 /// Format of records that this program writes, and the only one that it reads.

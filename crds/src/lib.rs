@@ -10,7 +10,9 @@ pub mod condition;
 #[cfg(feature = "schema")]
 pub mod definitions;
 pub mod duration;
+pub mod fair;
 pub mod fault_injection;
+pub mod held;
 pub mod labels;
 pub mod ledger;
 pub mod names;
@@ -34,6 +36,7 @@ pub use duration::Duration;
 #[cfg(feature = "schema")]
 pub use fault_injection::FaultInjection;
 pub use fault_injection::{FaultInjectionSpec, FaultInjectionStatus};
+pub use held::{Election, HeldLock};
 pub use labels::{LabelKeys, system_namespace};
 pub use names::{GroupResource, NameError, ShardName, leader_election_name, lease_name};
 pub use router::*;

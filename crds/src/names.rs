@@ -39,6 +39,13 @@ pub enum NameError {
     LeaseTooLong(String),
 }
 
+/// A name as a number, for sets of many names that are only compared: xxh3-64 (seed 0) of its bytes. Never changed: programs of
+/// several releases compare theirs.
+#[must_use]
+pub fn name_digest(name: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name.as_bytes())
+}
+
 /// Whether `text` is a DNS-1123 label (a namespace, a MemberCluster).
 pub fn is_dns_label(text: &str) -> bool {
     text.len() <= DNS_LABEL_MAX && is_label_body(text)
@@ -148,6 +155,10 @@ pub(crate) const GO_DURATION_MAX: usize = 64;
 pub(crate) const REQUIREMENTS_MAX: usize = 64;
 /// Most values of one expression there.
 pub(crate) const VALUES_MAX: usize = 4096;
+
+/// Most bytes in a URL of a selector that members are asked by: a client takes 65,534 of a URL, and path, version and the place
+/// in a list that is read in pages have to fit beside it.
+pub const SELECTOR_URL_MAX: usize = 60 * 1024;
 
 /// Longest name of a rule of a policy, in characters.
 pub const RULE_NAME_MAX: usize = 253;

@@ -14,7 +14,7 @@ mod requirement;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -22,6 +22,7 @@ pub use error::SelectorError;
 pub use operator::Operator;
 use reduce::Facts;
 pub use requirement::{LABEL_MAX, Requirement, is_label_key, is_label_value};
+use sha2::{Digest, Sha256};
 
 /// A conjunction of requirements in canonical form. `Default` selects everything.
 ///
@@ -130,6 +131,32 @@ impl Selector {
         }
     }
 
+    /// Bytes of its text in the query of a URL, which is how an API server is asked for what it selects.
+    pub fn url_bytes(&self) -> usize {
+        let escaped = |byte: u8| {
+            if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+                1
+            } else {
+                3
+            }
+        };
+        self.to_string().bytes().map(escaped).sum()
+    }
+
+    /// A short name of it, by which programs tell each other which selector they mean: 128 bits in hex.
+    ///
+    /// ```
+    /// use portolan_crds::Selector;
+    ///
+    /// let digest = |text| Selector::parse(text).map(|selector| selector.digest());
+    /// assert_eq!(digest("b=2,a in (1)")?, digest("a=1,b=2")?);
+    /// assert_ne!(digest("a=1")?, digest("a=2")?);
+    /// # Ok::<(), portolan_crds::SelectorError>(())
+    /// ```
+    pub fn digest(&self) -> String {
+        digest_of(&self.to_string())
+    }
+
     /// Whether an object with these labels is selected.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.requirements.as_ref().is_some_and(|all| {
@@ -137,6 +164,15 @@ impl Selector {
                 .all(|requirement| requirement.accepts(labels.get(&requirement.key).map(String::as_str)))
         })
     }
+}
+
+/// [`Selector::digest`] of the selector with this canonical text.
+pub fn digest_of(canonical: &str) -> String {
+    let hash = Sha256::digest(canonical);
+    hash[..16].iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 impl Default for Selector {

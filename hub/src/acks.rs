@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -21,11 +22,13 @@ use crate::facts::PairEpoch;
 mod held;
 mod locks;
 mod moving;
+mod renewals;
 mod reported;
 
 pub(crate) use held::{Held, Names};
 pub(crate) use locks::LockStanding;
 pub(crate) use moving::moving as moving_lock;
+pub(crate) use renewals::Renewals;
 pub(crate) use reported::{Answered, OtherLeases, Reported, RuleReport};
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
@@ -56,6 +59,8 @@ pub(crate) struct RouterState {
     pub(crate) hands_locks_over: bool,
     /// How far each handover of a leader lock is in it.
     pub(crate) locks: BTreeMap<ShardName, LockStanding>,
+    /// Which locks callers may hold, as it tells.
+    pub(crate) renewals: Renewals,
     /// Whether it serves policies.
     pub(crate) serves_policies: bool,
     /// What the router is told.
@@ -106,6 +111,7 @@ impl RouterState {
             answered: BTreeSet::new(),
             hands_locks_over: true,
             locks: BTreeMap::new(),
+            renewals: Renewals::default(),
             serves_policies: true,
             subscription: Subscription::Everything,
             process: String::new(),
@@ -142,6 +148,7 @@ impl RouterState {
         self.doubted_until = earlier.doubted_until;
         self.locks = self.locks_known_of(earlier);
         let is_same = !self.process.is_empty() && self.process == earlier.process;
+        self.renewals.follow(earlier, is_same);
         if !is_same && !earlier.ended && self.earlier_answered {
             self.doubted_until = Some(Instant::now() + UNDER_WAY_FOR);
         }
@@ -192,6 +199,12 @@ pub(crate) struct Acks {
     /// The time until which routers may come back that an earlier hub served, and that still act on what they hold.
     returning_until: RwLock<Instant>,
     readers: RwLock<Readers>,
+    /// When this hub followed another one, or had lost touch with its ledger: what routers told before is not known.
+    followed: RwLock<Option<Instant>>,
+    /// Counts all words of routers on locks of callers.
+    renewals_heard: AtomicU64,
+    /// Counts words of routers on locks of callers that are in another shard by now.
+    held_elsewhere: watch::Sender<u64>,
     /// When the last router left that is not known any more, or may have: at the start of a hub that was not the first.
     others_left: RwLock<Option<Instant>>,
 }
@@ -217,6 +230,9 @@ impl Default for Acks {
                 known_since: Instant::now(),
                 older: None,
             }),
+            followed: RwLock::default(),
+            renewals_heard: AtomicU64::new(0),
+            held_elsewhere: watch::Sender::new(0),
             others_left: RwLock::default(),
         }
     }
@@ -240,6 +256,7 @@ impl Acks {
     pub(crate) fn expect_returns(&self) {
         *self.returning_until.write() = Instant::now() + RETURN_GRACE;
         *self.others_left.write() = Some(Instant::now());
+        *self.followed.write() = Some(Instant::now());
         self.readers.write().known_since = Instant::now();
     }
 

@@ -25,7 +25,7 @@ use crate::bootstrap::Tokens;
 use crate::ca::{self, Authorities, Roots};
 use crate::children::ChildWriter;
 use crate::compile::{Memo, State};
-use crate::distribute::{Distributor, Published};
+use crate::distribute::{Distributor, Pasts, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::finalize::Finalizers;
 use crate::index::Index;
@@ -226,6 +226,8 @@ impl Parts {
             reborn: false,
             confirmed: Instant::now(),
             memo: Memo::default(),
+            pasts: Pasts::default(),
+            renewals_heard: 0,
         }
     }
 
@@ -292,12 +294,14 @@ impl Parts {
             },
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
+                index: self.index.clone(),
                 acks: self.acks.clone(),
                 offers: Arc::default(),
                 shares: self.shares.clone(),
                 access: AccessReviewer::new(self.client.clone()),
                 routers: enrolled,
                 ca: ca.clone(),
+                longest_lease: self.config.settings.longest_lease,
                 metrics: self.metrics.clone(),
                 tasks: self.tasks.clone(),
             },

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::ledger::{CursorFormat, LockInForce};
+use portolan_crds::ledger::{CursorFormat, LockInForce, Vacancy};
 use portolan_crds::{ShardName, ShardingConfigSpec};
 use portolan_wire::subscription::CallerPod;
 use portolan_wire::v1;
@@ -23,6 +23,7 @@ mod arbitrate;
 mod callers;
 mod credentials;
 mod fence;
+mod held;
 mod ledger;
 mod locks;
 mod members;
@@ -34,13 +35,15 @@ mod scope;
 mod shards;
 #[cfg(test)]
 mod tests;
+mod vacant;
 mod wanted;
 
 pub(crate) use agent_config::{AgentOrders, selector_of_root};
 pub(crate) use arbitrate::{Contested, Given, Verdict, some_of};
-pub(crate) use callers::caller_selector;
+pub(crate) use callers::{caller_selector, selects};
 pub(crate) use credentials::{Credential, Credentials, Own};
 pub(crate) use fence::hindrance;
+pub(crate) use held::{CallerKey, Hold, Holders, Past, callers_of};
 pub(crate) use ledger::{Entry, Ledger, LockUsersAway, Released};
 pub(crate) use locks::{LockNews, place as lock_place};
 use members::{Thumbprints, Unconfirmed};
@@ -50,6 +53,7 @@ use reference::Earlier;
 pub(crate) use reference::{Compiled, Offered, Ref};
 pub(crate) use roots::{Children, Generated};
 pub(crate) use scope::Scope;
+use vacant::Vacancies;
 pub(crate) use wanted::{Wanted, WantedMember};
 
 /// What the compiler carries over: who holds which pair, and which spec of each shard is in force.
@@ -107,6 +111,8 @@ pub(crate) struct World {
     pub(crate) views: BTreeMap<CallerPod, BTreeSet<Ref>>,
     /// Pods that the selector of a shard matches and that its `serviceAccounts` keeps out, in words.
     pub(crate) not_admitted: BTreeMap<ShardName, BTreeSet<String>>,
+    /// Pods, in words, whose labels are too many to be known, by their namespace: no shard there has them.
+    pub(crate) unread_pods: BTreeMap<String, BTreeSet<String>>,
     /// How each policy that there is stands, and which callers it reaches.
     pub(crate) policies: BTreeMap<PolicyName, PolicyReach>,
     /// Limits in force that routers have together, with the tokens that come to each in a second, in thousandths.
@@ -132,6 +138,7 @@ impl World {
             && self.shards == other.shards
             && self.callers == other.callers
             && self.not_admitted == other.not_admitted
+            && self.unread_pods == other.unread_pods
             && self.policies == other.policies
             && self.shared_limits == other.shared_limits
             && self.agent_configs == other.agent_configs
@@ -216,7 +223,12 @@ impl State {
     /// Whether what comes next depends on how far routers are.
     pub(crate) fn awaits_routers(&self) -> bool {
         let ledger = &self.ledger;
-        ledger.is_releasing() || ledger.awaits_epochs() || ledger.is_withholding() || self.hands_locks_over()
+        let closed = |accepted: &Accepted| accepted.lock.vacancy == Some(Vacancy::Closed);
+        ledger.is_releasing()
+            || ledger.awaits_epochs()
+            || ledger.is_withholding()
+            || self.hands_locks_over()
+            || self.accepted.values().any(closed)
     }
 
     /// Whether any leader lock is on its way to another place.
@@ -228,7 +240,8 @@ impl State {
     pub(crate) fn is_lock_moving(&self, name: &Ref) -> bool {
         let Ref::Shard(shard) = name else { return false };
         let accepted = self.accepted.get(shard);
-        accepted.is_some_and(|accepted| accepted.lock.handover.is_some())
+        accepted
+            .is_some_and(|accepted| accepted.lock.handover.is_some() || accepted.lock.vacancy == Some(Vacancy::Closed))
     }
 
     /// Leader locks that are on their way to another place.
@@ -248,6 +261,8 @@ impl State {
 pub(crate) struct Decided {
     pub(crate) state: State,
     pub(crate) verdicts: BTreeMap<ShardName, Verdict>,
+    /// What callers may hold: known anew whenever it is published.
+    pub(crate) holders: Arc<Holders>,
 }
 
 impl Decided {
@@ -285,15 +300,27 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
         &found,
         (&mut memo.asked, &mut memo.judgements),
     );
-    ledger.settle(facts, (&outcome.claims, &outcome.judged), (run, now));
+    let vacancies = Vacancies {
+        facts,
+        settings,
+        accepted: &outcome.accepted,
+        verdicts: &outcome.verdicts,
+        now,
+    };
+    let keeps = |cluster: &str, namespace: &str, entry: &Entry| vacancies.keeps(cluster, namespace, entry);
+    ledger.settle(facts, (&outcome.claims, &outcome.judged), keeps, (run, now));
     ledger.fence(facts, released, (run, &outcome.judged));
     ledger.forget(facts, &outcome.judged);
     memo.judgements.note(facts, &outcome.judged, (&before.ledger, &ledger));
+    let mut accepted = outcome.accepted;
+    released
+        .holders
+        .look_at_vacant(&mut accepted, facts, settings.longest_lease);
     let state = State {
         run,
         incarnation: before.incarnation.clone(),
         cursor_format: before.cursor_format,
-        accepted: outcome.accepted,
+        accepted,
         roots: outcome.roots,
         attempts: outcome.attempts,
         ledger: Arc::new(ledger),
@@ -301,6 +328,7 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
     Decided {
         state,
         verdicts: outcome.verdicts,
+        holders: released.holders.clone(),
     }
 }
 
@@ -322,7 +350,12 @@ pub(crate) fn render(
     members::render(&mut world, facts, settings, earlier);
     shards::render(&mut world, settings, earlier);
     let mut holders = policies::render(&mut world, facts, now);
-    callers::render(&mut world, facts, &mut holders);
+    let held = callers::HeldBy {
+        holders: &decided.holders,
+        longest: settings.longest_lease,
+        now,
+    };
+    callers::render(&mut world, facts, &mut holders, held);
     world.agent_configs = agent_config::render(facts, settings, &world, earlier);
     world
 }

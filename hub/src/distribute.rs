@@ -26,9 +26,11 @@ use crate::metrics::Metrics;
 use crate::settings::Settings;
 
 mod crossings;
+mod holders;
 mod locks;
 
 use crossings::Crossings;
+pub(crate) use holders::Pasts;
 use locks::LockClocks;
 
 /// Changes come in bursts (an apply of many objects, an agent's first report): one run for all of them. In a large fleet something
@@ -104,6 +106,9 @@ pub(crate) struct Distributor {
     /// When it was last confirmed that the ledger is this hub's still.
     pub(crate) confirmed: Instant,
     pub(crate) memo: Memo,
+    pub(crate) pasts: Pasts,
+    /// How many words of routers on locks of callers what was published last knows.
+    pub(crate) renewals_heard: u64,
 }
 
 impl Distributor {
@@ -113,6 +118,7 @@ impl Distributor {
         let mut alarms = Alarms {
             facts: self.index.compile_changes(),
             acks: self.acks.changes(),
+            holders: self.acks.holders_elsewhere(),
             checks: tokio::time::interval(TERM_CHECK),
         };
         alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -125,8 +131,7 @@ impl Distributor {
             self.acks.expect_returns();
         }
         loop {
-            alarms.facts.mark_unchanged();
-            alarms.acks.mark_unchanged();
+            alarms.mark_unchanged();
             let seen = self.acks.released(state.ledger.releasing());
             let begun = Instant::now();
             let mut released = dwells.observe(seen, state.run, begun);
@@ -137,6 +142,7 @@ impl Distributor {
             released.locks_are_handed_over = self.acks.hand_locks_over();
             released.away = self.acks.lock_users_away();
             released.locks = locks.observe(&state, &self.acks, begun);
+            released.holders = self.pasts.holders(&self.acks, self.settings.longest_lease);
             // Faults that have ended by then are over in what is published from here on.
             let now = Timestamp::now();
             if writes.have_failed() {
@@ -159,13 +165,13 @@ impl Distributor {
             self.publish_again(&mut decided, &mut state);
             let locks_stay = !released.away.is_nobody() || !released.locks_are_handed_over;
             let waiting = state.awaits_routers()
+                || self.pasts.close_writes()
                 // An edit may be refused for this alone: routers that come, that are upgraded, are no facts.
                 || locks_stay && decided.as_ref().is_some_and(Decided::refuses)
                 || writes.have_failed()
                 || !self.ledger.is_due();
-            let look = state.weighs_objects().then_some(LOOK_AT_COUNTS);
             let rested = Instant::now() + begun.elapsed().min(REST_MAX);
-            self.wait(&mut alarms, waiting, (now, look)).await?;
+            self.wait(&mut alarms, waiting, (now, look(&state))).await?;
             tokio::time::sleep_until(rested.max(Instant::now() + SETTLE)).await;
         }
     }
@@ -178,6 +184,10 @@ impl Distributor {
         waiting: bool,
         (since, look): (Timestamp, Option<Duration>),
     ) -> Result<(), LedgerError> {
+        // What was heard while it was published was not yet of callers in another shard.
+        if self.acks.renewals_heard() != self.renewals_heard {
+            return Ok(());
+        }
         let end = self.index.read(|facts| facts.next_end(since)).map(until);
         let end = end.into_iter().chain(look).min();
         let mut ended = std::pin::pin!(tokio::time::sleep(end.unwrap_or_default().min(LOOK_AT_ENDS)));
@@ -185,6 +195,7 @@ impl Distributor {
             tokio::select! {
                 _ = alarms.facts.changed() => return Ok(()),
                 _ = alarms.acks.changed(), if waiting => return Ok(()),
+                _ = alarms.holders.changed() => return Ok(()),
                 () = tokio::time::sleep(POLL), if waiting => return Ok(()),
                 () = &mut ended, if end.is_some() => return Ok(()),
                 _ = alarms.checks.tick() => {
@@ -243,8 +254,11 @@ impl Distributor {
     }
 
     /// What was decided last, by the facts as they are now.
-    fn publish_again(&self, decided: &mut Option<Decided>, state: &mut State) {
+    fn publish_again(&mut self, decided: &mut Option<Decided>, state: &mut State) {
+        self.renewals_heard = self.acks.renewals_heard();
         if let Some(decided) = decided {
+            // By now: what was decided may have waited for the ledger.
+            decided.holders = self.pasts.holders(&self.acks, self.settings.longest_lease);
             if !self.is_cut_off() {
                 self.publish(decided, state.run + 1);
             }
@@ -253,7 +267,7 @@ impl Distributor {
     }
 
     /// One world of what was decided, as `run`; published if it differs from the last.
-    fn publish(&self, decided: &mut Decided, run: u64) {
+    fn publish(&mut self, decided: &mut Decided, run: u64) {
         let span = tracing::info_span!("compile", run, resources = tracing::field::Empty);
         let _entered = span.enter();
         let started = Instant::now();
@@ -281,6 +295,9 @@ impl Distributor {
         });
         if changed {
             tracing::debug!(run, "published");
+            if let Some(published) = self.worlds.borrow().as_ref() {
+                self.pasts.note(&published.world, self.settings.longest_lease);
+            }
         }
     }
 
@@ -304,6 +321,14 @@ impl Distributor {
     }
 }
 
+/// When there may be a reason to look again that nobody tells of.
+fn look(state: &State) -> Option<Duration> {
+    // A ledger that cannot be written ends none.
+    let vacancy = state.ledger.vacancy_ends().map(|end| until(end).max(POLL));
+    let counts = state.weighs_objects().then_some(LOOK_AT_COUNTS);
+    counts.into_iter().chain(vacancy).min()
+}
+
 /// How long it is until then; none if it was.
 fn until(then: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(Timestamp::now())).unwrap_or_default()
@@ -313,8 +338,19 @@ fn until(then: Timestamp) -> Duration {
 struct Alarms {
     facts: watch::Receiver<u64>,
     acks: watch::Receiver<u64>,
+    /// Callers hold what was their former shard's.
+    holders: watch::Receiver<u64>,
     /// Ticks at which it is looked whether another hub has started.
     checks: tokio::time::Interval,
+}
+
+impl Alarms {
+    /// What comes from here on wakes.
+    fn mark_unchanged(&mut self) {
+        self.facts.mark_unchanged();
+        self.acks.mark_unchanged();
+        self.holders.mark_unchanged();
+    }
 }
 
 /// How writing the ledger goes.

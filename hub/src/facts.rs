@@ -124,6 +124,10 @@ pub(crate) type PairEpoch = (String, String, u64);
 
 /// What the agent of a member has reported to this process. Kept when it disconnects.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is said, or not, whatever the others are"
+)]
 pub(crate) struct AgentReport {
     /// Which stream it is; a later one replaces an earlier one.
     pub(crate) epoch: u64,
@@ -145,17 +149,25 @@ pub(crate) struct AgentReport {
     pub(crate) vouched: Option<Instant>,
     /// Callers by the UID of their Pod.
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
+    /// Namespaces of which the agent has never told this process all callers.
+    pub(crate) unknown_callers: BTreeSet<String>,
+    /// UIDs of callers that were known before the agent's stream began, of namespaces of which it has not told all on it.
+    pub(crate) kept_callers: BTreeSet<String>,
     /// Shared with worlds, which go by whether it is the very same.
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) allowed: Option<v1::Allowed>,
     pub(crate) heartbeat: Option<Heartbeat>,
+    /// The clock of the member's API server agreed with the hub's when its agent spoke last.
+    pub(crate) clock_agrees: bool,
     /// The member's resourceVersion as it was read last; 0: not yet.
     pub(crate) version_read: u64,
     /// When it went back last, as far as this process knows.
     pub(crate) restored: Option<Instant>,
     /// It went back, and that is not counted yet.
     pub(crate) owes_restore: bool,
-    /// Selectors that match more Pods than are told.
+    /// Names of its Nodes; `None`: the agent has not told, or may not list them.
+    pub(crate) nodes: Option<v1::NodeNames>,
+    /// Selectors of which not all Pods are told, by their digests.
     pub(crate) excess: Vec<v1::ExcessSelector>,
     /// What is wrong with the member's admission policies; empty: nothing.
     pub(crate) policies: String,
@@ -181,9 +193,22 @@ pub(crate) struct OfPairs {
 pub(crate) struct Namespace {
     pub(crate) uid: String,
     pub(crate) labels: BTreeMap<String, String>,
+    /// How many bytes its labels have, if they are too many to be known; 0: they are known.
+    pub(crate) labels_cut: u64,
     pub(crate) terminating: bool,
     /// Its annotation: the member refuses writes that say another epoch.
     pub(crate) epoch: Option<u64>,
+}
+
+/// Whether a member has a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    There,
+    Absent,
+    /// It had none when its agent was heard last; the agent, or its API server, cannot be heard now.
+    AbsentWhenHeard,
+    /// The agent has not told this process what namespaces there are.
+    Unknown,
 }
 
 /// What routers are told of a kind's coverage: figures only while something is missing. Objects come and go all the time,
@@ -264,6 +289,12 @@ impl Facts {
         closed && known.is_some_and(|known| known.get(namespace).is_none_or(|one| one.epoch == Some(epoch)))
     }
 
+    /// Whether all callers in a namespace of a member are known.
+    pub(crate) fn knows_callers(&self, cluster: &str, namespace: &str) -> bool {
+        let agent = self.agents.get(cluster);
+        agent.is_some_and(|agent| agent.callers.is_some() && !agent.unknown_callers.contains(namespace))
+    }
+
     /// Whether a person said that nobody waits for this release of `shard` any more.
     pub(crate) fn is_forced(&self, shard: &ShardName, pair: &PairEpoch) -> bool {
         let object = self.shards.get(shard);
@@ -279,6 +310,20 @@ impl Facts {
             can_fence: self.can_fence(cluster),
             inventory: self.inventory_stamp(cluster),
             fences: agent.map(|agent| agent.fences.stamp()),
+        }
+    }
+
+    /// Whether the member has the namespace, by what its agent told last.
+    pub(crate) fn presence(&self, cluster: &str, namespace: &str) -> Presence {
+        let Some((agent, inventory)) = self.agents.get(cluster).zip(self.inventory(cluster)) else {
+            return Presence::Unknown;
+        };
+        if inventory.contains_key(namespace) {
+            Presence::There
+        } else if agent.connected && !agent.is_unready() {
+            Presence::Absent
+        } else {
+            Presence::AbsentWhenHeard
         }
     }
 

@@ -18,6 +18,8 @@ use crate::facts::{Facts, Pin};
 mod agents;
 mod bounds;
 mod budgets;
+mod callers;
+mod fold;
 mod objects;
 mod pace;
 mod policies;
@@ -26,7 +28,7 @@ mod shards;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bounds::OutOfBounds;
+pub(crate) use bounds::{MAX_SUBJECT_BYTES, MAX_SUBJECT_FACTS, OutOfBounds};
 pub(crate) use objects::{member_from, router_from, shard_from};
 use pace::Paces;
 pub(crate) use report::Report;

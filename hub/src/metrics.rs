@@ -57,7 +57,7 @@ pub(crate) enum PolicyStanding {
 pub(crate) enum Answer {
     Ack,
     Nack,
-    /// What the router has in force is not on its disk.
+    /// It is in force there and not on disk.
     Unsaved,
 }
 

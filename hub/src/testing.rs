@@ -37,7 +37,7 @@ use crate::acks::Acks;
 use crate::bootstrap::{Tokens, key_hash};
 use crate::ca::{self, Authorities, Roots};
 use crate::compile::{Memo, State};
-use crate::distribute::{Distributor, Published};
+use crate::distribute::{Distributor, Pasts, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::index::Index;
 use crate::ledger::Store;
@@ -168,12 +168,14 @@ impl TestHub {
             },
             routers: RouterService {
                 worlds: self.worlds.subscribe(),
+                index: self.index.clone(),
                 acks: self.acks.clone(),
                 offers: Arc::default(),
                 shares: self.shares.clone(),
                 access: AccessReviewer::new(client.clone()),
                 routers,
                 ca: self.ca.clone(),
+                longest_lease: Settings::default().longest_lease,
                 metrics: Metrics::default(),
                 tasks: self.tasks.clone(),
             },
@@ -444,6 +446,8 @@ pub(crate) async fn distributor(
         reborn: false,
         confirmed: Instant::now(),
         memo: Memo::default(),
+        pasts: Pasts::default(),
+        renewals_heard: 0,
     };
     (distributor, stored)
 }

@@ -1,10 +1,11 @@
 //! The listener that operators and people connect to: TLS, HTTP/2 or HTTP/1.1 by ALPN, one tracked task per connection.
 //!
-//! Every bound on an unknown client is here: connections, handshakes (`handshake`), time for a head, sizes of heads,
-//! streams per connection. What hyper cannot parse it answers itself, without a Status. On a drain connections are told
+//! Every bound on an unknown client is here: connections, handshakes (`handshake`), time for a head and the memory that heads take
+//! (`heads`), streams per connection. What hyper cannot parse it answers itself, without a Status. On a drain connections are told
 //! (GOAWAY, `connection: close`) and end when their requests have. Caller: `app`; each request goes to `edge`.
 
 mod handshake;
+mod heads;
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +26,8 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use self::handshake::Handshakes;
-use crate::edge::{Connection, Edge, MAX_HEAD_BYTES, MAX_HEADERS};
+use self::heads::{Heads, Requests, Room};
+use crate::edge::{Connection, Edge, MOST_HEAD_BYTES};
 use crate::resource::upstream::socket::Bulk;
 use crate::stage::admit::{CONNECTION_WINDOW, STREAM_WINDOW, Shares};
 use crate::stage::identify::PeerIdentity;
@@ -43,6 +45,10 @@ const LEAVE: Duration = Duration::from_secs(5);
 /// Between HTTP/2 pings, so that watches of a client that vanished do not stay; and for the answer to one.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// An HTTP/1.1 connection without a request is kept as long, as API servers keep it: clients of theirs put requests on it for minutes.
+const IDLE: Duration = Duration::from_mins(3);
+/// Headers of an HTTP/1.1 request: hyper makes room for all of them each time it reads. HTTP/2 counts none.
+const MAX_HEADERS: usize = 2_048;
 /// After an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -52,7 +58,7 @@ pub(crate) struct AcceptConfig {
     pub(crate) max_connections: usize,
     /// For a client's part of the handshake, and as long again for a place to begin it.
     pub(crate) handshake_timeout: Duration,
-    /// For a request's head, and for the next one on an idle HTTP/1.1 connection.
+    /// For a request's head, from its first byte; of the first one of a connection, from the handshake.
     pub(crate) head_timeout: Duration,
     /// From the handshake to the first request whose sender is known.
     pub(crate) known_within: Duration,
@@ -66,6 +72,8 @@ struct Listener {
     config: AcceptConfig,
     /// Whose clients are not known yet. They wait for a place, and while places are scarce one source address has a part.
     strangers: Arc<Shares>,
+    /// For what they send of heads.
+    room: Room,
     tasks: Tasks,
 }
 
@@ -95,6 +103,7 @@ pub(crate) async fn serve(
             (config.max_connections / STRANGERS_PART).max(1),
             config.max_connections,
         )),
+        room: Room::default(),
         tasks: tasks.clone(),
     };
     loop {
@@ -162,13 +171,14 @@ impl Listener {
             .timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)
             .max_pending_accept_reset_streams(MAX_CANCELLED_STREAMS)
-            .max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
+            .max_header_list_size(u32::try_from(MOST_HEAD_BYTES).unwrap_or(u32::MAX))
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER_BYTES)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT);
         let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within);
+        let stream = Heads::http2(stream, client.clone(), self.room);
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
@@ -196,14 +206,19 @@ impl Listener {
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
-            .header_read_timeout(self.config.head_timeout)
-            .max_buf_size(MAX_HEAD_BYTES)
+            // Half a head has less: see `heads`.
+            .header_read_timeout(IDLE.max(self.config.head_timeout))
+            .max_buf_size(MOST_HEAD_BYTES)
             .max_headers(MAX_HEADERS);
         let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within);
+        let requests = Arc::<Requests>::default();
+        let within = (requests.clone(), self.config.head_timeout);
+        let stream = Heads::http1(stream, client.clone(), self.room, within);
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
+            let serving = requests.begin();
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
-            async move { Ok::<_, std::convert::Infallible>(answer.await) }
+            async move { Ok::<_, std::convert::Infallible>(serving.answer(answer.await)) }
         });
         let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
         let mut connection = pin!(connection);

@@ -300,6 +300,7 @@ fn describe_plan(planned: &Planned) -> Value {
             let each = parts.iter().map(|part| describe_forward(&part.forward));
             ("deleteEach", each.collect())
         }
+        Plan::Review(clusters) => ("review", clusters.iter().map(|cluster| json!(&**cluster)).collect()),
         Plan::Discovery(wanted) => {
             let members = wanted.members.iter().map(|one| json!(&*one.cluster));
             ("discovery", members.collect())
@@ -348,7 +349,11 @@ fn describe_need(need: &Need) -> Value {
         Need::Access(Check::Impersonate {
             cluster, user, wanted, ..
         }) => json!({"access": format!("member {cluster}: may {user} act as {}?", wanted.user)}),
+        Need::Access(Check::Resource { cluster, user, wanted }) => {
+            json!({"access": format!("member {cluster}: may {} {} {}?", user.user, wanted.verb, wanted.resource)})
+        }
         Need::Owners => json!("owners"),
+        Need::Twins(_) => json!("twins"),
         Need::Labels(check) => json!({"labels": check.selector.to_string()}),
         Need::Body(rule) => json!({"body": rule.selector.to_string()}),
         Need::Lock(moved) => json!({"lockOf": &*moved.from.0}),

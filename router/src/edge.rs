@@ -59,6 +59,7 @@ use crate::resource::access::{Access, ProxyQuestion};
 use crate::resource::grants::Grants;
 use crate::resource::injected::InjectedFaults;
 use crate::resource::queues::Seat;
+use crate::resource::reviewed::Authenticated;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::Body;
 use crate::stage::admit::{Admit, Admitted, KeptBounds, Share};
@@ -73,12 +74,12 @@ use crate::stage::replan::{Replanner, Watched};
 use crate::stage::reply;
 use crate::value::event_boundary::EventBoundary;
 use crate::value::fault::Fault;
-use crate::value::media::{Accepts, Media};
+use crate::value::media::{Accepts, Media, prefers_yaml};
 
-/// Size of a request's head. Tokens are some kilobytes, label selectors and continue tokens may be many.
-pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Headers of a request, each value for itself. HTTP/2 has no bound of its own for their number.
-pub(crate) const MAX_HEADERS: usize = 128;
+/// Size of a request's head, as API servers have it: its target and its headers, however many these are.
+pub(crate) const MAX_HEAD_BYTES: usize = 1 << 20;
+/// Up to here a head is read, so that one that is too large is told so by a Status.
+pub(crate) const MOST_HEAD_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
 /// What the edge works with; filled by `app`.
 pub(crate) struct EdgeParts {
@@ -136,6 +137,11 @@ impl Connection {
         }
     }
 
+    /// Whether somebody is known to be at its other end.
+    pub(crate) fn has_client(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
+    }
+
     /// Ends when nobody is known to be at its other end after so long; never for one that is.
     pub(crate) async fn is_a_stranger_after(&self, wait: Duration) {
         if tokio::time::timeout(wait, self.told.notified()).await.is_ok() {
@@ -151,6 +157,8 @@ pub(crate) struct Edge {
     preflight: Arc<Preflight>,
     fanouts: Arc<FanOuts>,
     grants: Grants,
+    /// Whom members have authenticated for callers.
+    authenticated: Authenticated,
 }
 
 /// What a request has become when its answer's head is known.
@@ -201,6 +209,7 @@ impl Edge {
             preflight,
             fanouts,
             grants: Grants::default(),
+            authenticated: Authenticated::default(),
         })
     }
 
@@ -263,6 +272,9 @@ impl Edge {
                     && let Some(warning) = rewrite::warning(&fault.to_string())
                 {
                     served.response.headers_mut().insert(WARNING, warning);
+                }
+                if prefers_yaml(&headers) {
+                    served.response = reply::in_yaml(served.response);
                 }
                 served
             }

@@ -12,5 +12,7 @@ pub(crate) mod kinds;
 pub(crate) mod media;
 pub(crate) mod object;
 pub(crate) mod policy;
+pub(crate) mod review;
 pub(crate) mod snapshot;
 pub(crate) mod traffic;
+pub(crate) mod yaml;

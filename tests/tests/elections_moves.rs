@@ -1,5 +1,6 @@
 //! Leader locks move under candidates that run: to another member, to another name, to another kind, and away from a member that
-//! is gone. Whoever leads goes on where that can be, and two never lead at once.
+//! is gone. Whoever leads goes on where that can be, and two never lead at once: nor where a leader becomes another shard's caller,
+//! or its shard is made anew under another name.
 //!
 //! Two routers serve the candidates, of client-go; all shards have callers in east and west. No lock is held for longer than
 //! [`LONGEST`] without a renewal, as the hub is told.
@@ -12,12 +13,14 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use portolan_crds::ShardingConfig;
 use portolan_crds::labels::LOCK_MOVED;
 use portolan_testbed::{Fault, eventually};
 use portolan_tests::daemon::Daemon;
+use portolan_tests::door::{Answer, Door};
 use portolan_tests::go_client::GoClient;
 use portolan_tests::routers;
 use portolan_tests::shard::federated;
@@ -51,11 +54,22 @@ async fn world() -> &'static World {
         shard("blue", "east", "em-2"),
         shard("green", "north", "em-3"),
         shard("gold", "west", "em-4"),
+        shard("old", "east", "em-5"),
+        federated("left", "east", &[("east", &["em-6"])]),
+        federated("right", "east", &[("east", &["em-7"])]),
     ]
     .concat();
     let plan = Plan {
         members: &["east", "west", "north"],
-        namespaces: &["east/em-1", "east/em-2", "east/em-3", "east/em-4"],
+        namespaces: &[
+            "east/em-1",
+            "east/em-2",
+            "east/em-3",
+            "east/em-4",
+            "east/em-5",
+            "east/em-6",
+            "east/em-7",
+        ],
         manifests: &manifests,
         env: &[("PORTOLAN_LONGEST_LEASE_SECONDS", "8")],
         ..Plan::default()
@@ -240,4 +254,110 @@ async fn a_lock_of_another_kind_begins_when_no_other_is_held() {
         lost.elapsed()
     );
     settled("gold").await;
+}
+
+/// The Pod of the callers of `shard` in east is another shard's from now on.
+async fn relabel(shard: &str, to: &str) {
+    let client = world().await.cluster("east").client().await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(client, "operators");
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"shard": to}}}));
+    let pod = format!("portolan-dev-{shard}");
+    pods.patch(&pod, &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// A caller makes something in a namespace, by one router.
+async fn makes(door: &Door, namespace: &str) -> Answer {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "made-"}});
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps");
+    door.post(&path, &object).await.unwrap()
+}
+
+/// Makes things in a namespace until it is let; what it was answered before, but for a namespace that was not its shard's yet.
+async fn is_let(door: &Door, namespace: &str, mut each: impl FnMut(&Answer)) {
+    let begun = Instant::now();
+    loop {
+        let answer = makes(door, namespace).await;
+        match answer.status {
+            201 => return,
+            403 => {}
+            _ => each(&answer),
+        }
+        let message = answer.message();
+        assert!(begun.elapsed() < LONGEST * 20, "{} {message}", answer.status);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_changes_its_shard_reads_there_and_writes_when_it_leads_no_more() {
+    let world = world().await;
+    // Who renewed nothing waits for nobody.
+    let idle = world.merged_door("right").await.unwrap();
+    relabel("right", "left").await;
+    is_let(&idle, "em-6", |answer| panic!("{} {}", answer.status, answer.message())).await;
+
+    let doors = [
+        world.merged_door("left").await.unwrap(),
+        Door::of_kubeconfig(&by_second_router("left").await, None)
+            .await
+            .unwrap(),
+    ];
+    let mut leader = candidate(&world.fleet.merged_kubeconfig("left"), "l", (LEASES, NAME));
+    leader.wait_type("leads").await.unwrap();
+    renews("l", "east", (LEASES, NAME), "left").await;
+    relabel("left", "right").await;
+    // By the router that saw it renew, and by the one that did not, side by side.
+    let writes = doors.each_ref().map(async |door| {
+        let mut refused = 0;
+        is_let(door, "em-7", |answer| {
+            let words = ["may take itself for the leader", "---left"];
+            answer.expect_status(429, &words).unwrap();
+            assert_eq!(answer.header("retry-after"), "1");
+            refused += 1;
+        })
+        .await;
+        (refused, Instant::now())
+    });
+    let reads = async {
+        let path = "/api/v1/namespaces/em-7/configmaps?limit=1";
+        eventually("it reads where it may not write", || async {
+            let answer = doors[0].get(path, &[]).await.unwrap();
+            (answer.status == 200).then_some(()).ok_or(answer.message())
+        })
+        .await;
+        Instant::now()
+    };
+    let loses = async {
+        leader.wait_type("lost").await.unwrap();
+        Instant::now()
+    };
+    let [first, second] = writes;
+    let (first, second, read, lost) = tokio::join!(first, second, reads, loses);
+    assert!(first.0 > 0 && second.0 > 0, "nothing was refused");
+    let early = [first.1, second.1].map(|wrote| lost.saturating_duration_since(wrote));
+    assert_eq!(early, [Duration::ZERO; 2], "it wrote while it took itself for a leader");
+    assert!(read < lost, "it reads at once");
+}
+
+#[tokio::test]
+async fn a_shard_made_anew_under_another_name_has_no_leader_beside_the_last() {
+    let world = world().await;
+    let kind = (LEASES, NAME);
+    let mut leader = candidate(&world.fleet.merged_kubeconfig("old"), "a", kind);
+    leader.wait_type("leads").await.unwrap();
+    let mut other = candidate(&by_second_router("old@west").await, "b", kind);
+    let client = world.cluster("hub").client().await.unwrap();
+    let shards: Api<ShardingConfig> = Api::namespaced(client, "operators");
+    let spec = shards.get("old").await.unwrap().spec;
+    shards.delete("old", &DeleteParams::default()).await.unwrap();
+    let anew = ShardingConfig::new("anew", spec);
+    shards.create(&PostParams::default(), &anew).await.unwrap();
+    tokio::select! {
+        leads = other.wait_type("leads") => leads,
+        // It may be the first again, once it has given up.
+        leads = leader.wait_type("leads") => leads,
+    }
+    .unwrap();
+    assert!(says(&leader, "lost"), "two leaders");
+    settled("anew").await;
 }

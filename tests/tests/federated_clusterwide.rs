@@ -8,6 +8,10 @@
     reason = "also in functions that only tests call"
 )]
 
+#[path = "federated_clusterwide/nodes.rs"]
+mod nodes;
+#[path = "federated_clusterwide/nowhere.rs"]
+mod nowhere;
 #[path = "federated_clusterwide/owners.rs"]
 mod owners;
 #[path = "federated_clusterwide/places.rs"]

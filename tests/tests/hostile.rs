@@ -16,6 +16,8 @@ mod authors;
 mod breakers;
 #[path = "hostile/ca_rotate.rs"]
 mod ca_rotate;
+#[path = "hostile/crowding.rs"]
+mod crowding;
 #[path = "hostile/deletes.rs"]
 mod deletes;
 #[path = "hostile/front.rs"]

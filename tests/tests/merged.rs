@@ -14,6 +14,8 @@ mod collections;
 mod leases;
 #[path = "merged/limits.rs"]
 mod limits;
+#[path = "merged/reviews.rs"]
+mod reviews;
 #[path = "merged/routing.rs"]
 mod routing;
 #[path = "merged/told.rs"]

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use portolan_crds::ShardingConfig;
 use portolan_testbed::{Fault, eventually};
 use portolan_tests::shard::federated;
 use portolan_tests::world::{HUB, Plan, World};
@@ -324,4 +325,86 @@ async fn every_right_is_used_and_none_is_missing() {
     let (_, mut forbidden) = asked(&world);
     forbidden.retain(|request| !TRIED.contains(&request.as_str()));
     assert!(forbidden.is_empty(), "{forbidden:#?}");
+}
+
+/// The disk is full, as far as the router is concerned: its folder is a file. What is taken from callers meanwhile is in force, and the
+/// shard says which router would give it back; once it is on disk, it is not back after a restart without the hub either.
+#[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one story, of which each step needs the one before"
+)]
+async fn a_right_that_is_taken_while_the_disk_is_full_is_never_given_back() {
+    let manifests = federated("alpha", "east", &[("east", &["old"])]);
+    let world = World::start(Plan {
+        members: &["east"],
+        namespaces: &["east/old"],
+        manifests: &manifests,
+        ..Plan::default()
+    })
+    .await
+    .unwrap();
+    let mut router = world.fleet.take_over("router").await.unwrap();
+    router.ready().await;
+    let door = world.listed_door("alpha", MAPS).await.unwrap();
+    let explicit = door.with_prefix("/clusters/east");
+    assert_eq!(explicit.get(MAPS, &[]).await.unwrap().status, 200);
+
+    let state = world.fleet.dir().join("router-state");
+    assert!(state.join("state.bin").exists(), "{}", state.display());
+    let aside = state.with_extension("aside");
+    std::fs::rename(&state, &aside).unwrap();
+    std::fs::write(&state, b"no folder").unwrap();
+    let shards: Api<ShardingConfig> = Api::namespaced(world.cluster(HUB).client().await.unwrap(), "operators");
+    let deny = Patch::Merge(json!({"spec": {"explicitView": "Deny"}}));
+    shards.patch("alpha", &PatchParams::default(), &deny).await.unwrap();
+    eventually("it is in force", || async {
+        let answer = explicit.get(MAPS, &[]).await.unwrap();
+        (answer.status == 403).then_some(()).ok_or(answer.status)
+    })
+    .await;
+    let distributed = async || {
+        let shard = shards.get("alpha").await.unwrap();
+        let generation = shard.metadata.generation;
+        let status = serde_json::to_value(shard.status).unwrap();
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let mut found = conditions.into_iter().filter(|one| one["type"] == "Distributed");
+        let found = found.find(|one| one["observedGeneration"].as_i64() == generation);
+        found.map(|one| {
+            (
+                one["status"].clone(),
+                one["message"].as_str().unwrap_or_default().to_owned(),
+            )
+        })
+    };
+    eventually("the shard names the router", async || {
+        let found = distributed().await;
+        let named = |(status, message): &(Value, String)| *status == "False" && message.contains("router gateway");
+        found.as_ref().is_some_and(named).then_some(()).ok_or(found)
+    })
+    .await;
+    let ready = door.with_prefix("").get("/readyz?verbose", &[]).await.unwrap();
+    let told = String::from_utf8_lossy(&ready.body).into_owned();
+    assert!(ready.status == 200 && told.contains("[!]state-file"), "{told}");
+    assert_eq!(door.get(MAPS, &[]).await.unwrap().status, 200, "all else goes on");
+
+    std::fs::remove_file(&state).unwrap();
+    std::fs::rename(&aside, &state).unwrap();
+    eventually("it is acknowledged", async || {
+        let found = distributed().await;
+        found
+            .as_ref()
+            .is_some_and(|(status, _)| *status == "True")
+            .then_some(())
+            .ok_or(found)
+    })
+    .await;
+    let mut hub = world.fleet.take_over("hub").await.unwrap();
+    hub.stop().await.unwrap();
+    router.kill().await.unwrap();
+    router.start_again().await.unwrap();
+    router.ready().await;
+    let door = world.listed_door("alpha", MAPS).await.unwrap();
+    let answer = door.with_prefix("/clusters/east").get(MAPS, &[]).await.unwrap();
+    assert_eq!(answer.status, 403, "{}", answer.message());
 }

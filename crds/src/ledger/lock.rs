@@ -16,6 +16,18 @@ pub struct LockInForce {
     /// The one that is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handover: Option<LockHandover>,
+    /// Nobody is known to have held it since it is there. Absent: somebody has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vacancy: Option<Vacancy>,
+}
+
+/// A lock that nobody is known to have held since its shard was made, or since its place changed while nobody ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Vacancy {
+    /// Whoever comes first may lead.
+    Open,
+    /// Routers are to let nobody use it: callers of the shard may lead by another lock still.
+    Closed,
 }
 
 /// A handover of a leader lock that is under way, to where the spec in force says.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::Problems;
-use crate::names::{REQUIREMENTS_MAX, VALUES_MAX, WILDCARD, is_dns_label, is_dns_subdomain};
+use crate::names::{REQUIREMENTS_MAX, SELECTOR_URL_MAX, VALUES_MAX, WILDCARD, is_dns_label, is_dns_subdomain};
 use crate::selector::Selector;
 use crate::sharding::{ObjectLimiter, ResourceGroup};
 
@@ -49,6 +49,19 @@ pub(super) fn check_selector(problems: &mut Problems, field: &str, selector: &La
     }
 }
 
+/// Checks a selector by which members are asked: it has to fit into a URL.
+pub(super) fn check_asked(problems: &mut Problems, field: &str, selector: &LabelSelector) {
+    check_selector(problems, field, selector);
+    let bytes = Selector::from_label_selector(selector).map_or(0, |selector| selector.url_bytes());
+    if bytes > SELECTOR_URL_MAX {
+        let message = format!(
+            "has {bytes} bytes as part of a URL, by which API servers are asked, and {SELECTOR_URL_MAX} fit: name fewer \
+             values, or give what it is to select one label of its own"
+        );
+        problems.invalid(field, message);
+    }
+}
+
 /// Checks limits one by one and against each other.
 pub(super) fn check_limits(problems: &mut Problems, field: &str, limits: &[ObjectLimiter]) {
     for (index, limit) in limits.iter().enumerate() {
@@ -56,7 +69,7 @@ pub(super) fn check_limits(problems: &mut Problems, field: &str, limits: &[Objec
             check_resources(problems, &format!("{field}[{index}].relateResources[{group}]"), rule);
         }
         if let Some(selector) = &limit.selector {
-            check_selector(problems, &format!("{field}[{index}].selector"), selector);
+            check_asked(problems, &format!("{field}[{index}].selector"), selector);
         }
     }
     check_contradictions(problems, field, limits);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::root::check_root;
-use super::selectors::{check_limits, check_selector};
+use super::selectors::{check_asked, check_limits, check_selector};
 use super::{Problem, Problems, Reason};
 use crate::names::{ShardName, is_dns_subdomain, lease_name};
 use crate::shard::{BucketSet, BucketSetError};
@@ -43,7 +43,7 @@ pub fn validate_sharding(name: &str, namespace: &str, spec: &ShardingConfigSpec)
 
 fn check_callers(problems: &mut Problems, spec: &ShardingConfigSpec) {
     match &spec.selector {
-        Some(selector) => check_selector(problems, "spec.selector", selector),
+        Some(selector) => check_asked(problems, "spec.selector", selector),
         None if spec.root.is_some() => {}
         None => problems.required(
             "spec.selector",

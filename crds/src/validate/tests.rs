@@ -302,6 +302,37 @@ root:
 }
 
 #[test]
+fn a_selector_that_members_are_asked_by_fits_into_a_url() {
+    let of = |values: usize, field: &str| {
+        let values: Vec<_> = (0..values).map(|value| format!("{value:040}")).collect();
+        let selector = serde_json::json!({"matchExpressions": [{"key": "x", "operator": "In", "values": values}]});
+        let mut spec = serde_json::json!({
+            "selector": {"matchLabels": {"app": "op"}},
+            "callerClusters": ["east"],
+            "clusters": [{"name": "east", "namespaces": ["a"]}],
+            "limits": [{"relateResources": [{"apiGroups": [""], "resources": ["pods"]}], "selector": {}}],
+        });
+        *spec.pointer_mut(field).unwrap() = selector;
+        sharding(&spec.to_string())
+    };
+    for field in ["/selector", "/limits/0/selector"] {
+        assert!(of(1_400, field).is_empty(), "{field}");
+        let problems = of(2_000, field);
+        assert_eq!(problems.len(), 1, "{field}: {problems:?}");
+        assert!(problems[0].message.contains("61440 fit"), "{}", problems[0].message);
+    }
+    // What the hub itself looks at needs no URL.
+    let mut of_namespaces = serde_json::json!({"name": "east"});
+    let values: Vec<_> = (0..4_000).map(|value| format!("{value:040}")).collect();
+    of_namespaces["namespaceSelector"] =
+        serde_json::json!({"matchExpressions": [{"key": "x", "operator": "In", "values": values}]});
+    let spec = serde_json::json!({
+        "selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"], "clusters": [of_namespaces],
+    });
+    assert!(sharding(&spec.to_string()).is_empty());
+}
+
+#[test]
 fn the_whole_lease_name_must_fit() {
     let spec = ShardingConfigSpec {
         selector: Some(LabelSelector::default()),

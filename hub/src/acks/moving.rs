@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use portolan_crds::ledger::LockPhase;
+use portolan_crds::ledger::{LockPhase, Vacancy};
 use portolan_crds::{LockStatus, ShardName};
 
 use super::RouterState;
@@ -15,7 +15,9 @@ pub(crate) fn moving(
     routers: &BTreeMap<String, RouterState>,
 ) -> Option<LockStatus> {
     let lock = &accepted.lock;
-    let handover = lock.handover.as_ref()?;
+    let Some(handover) = &lock.handover else {
+        return (lock.vacancy == Some(Vacancy::Closed)).then(|| awaited(accepted));
+    };
     let to = lock_place(&accepted.spec)?;
     let open = routers
         .iter()
@@ -54,6 +56,19 @@ pub(crate) fn moving(
     })
 }
 
+/// A lock that nobody has held yet, for callers that may lead by another one.
+fn awaited(accepted: &Accepted) -> LockStatus {
+    let name = || accepted.spec.leader_election_name().unwrap_or_default();
+    let to = lock_place(&accepted.spec).map_or_else(|| format!("{} in each home cluster", name()), |to| to.to_string());
+    LockStatus {
+        from: "another lock".to_owned(),
+        to,
+        waits_for: "what callers of the shard renewed as callers of another one, or before its lock had this place, to run out; \
+                    where a router cannot say what that is, for the longest lease"
+            .to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -82,6 +97,7 @@ mod tests {
         accepted.lock = LockInForce {
             generation: 7,
             former_name: None,
+            vacancy: None,
             handover: Some(LockHandover {
                 from: LockPlace {
                     cluster: "east".to_owned(),

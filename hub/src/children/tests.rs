@@ -76,12 +76,14 @@ async fn hub_with_a_writer() -> (TestHub, Vec<TestAgent>, Vec<tokio::task::JoinH
             name,
             terminating: false,
             epoch: None,
+            ..v1::NamespaceFact::default()
         };
         let namespaces = (0..20).map(|index| namespace(format!("{cluster}-{index}")));
         let namespaces = v1::NamespaceDelta {
             reset: true,
             upserted: namespaces.collect(),
             removed: Vec::new(),
+            ..v1::NamespaceDelta::default()
         };
         agent.say(Kind::Namespaces(namespaces)).await;
         let callers = v1::CallerDelta {

@@ -1,8 +1,11 @@
 //! What each agent must label, which Pods it must report, and which routers it must give a token.
+//!
+//! Of kinds and selectors it is what the shards of its own member ask for, within [`bounds`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portolan_crds::selector::digest_of;
 use portolan_crds::{GroupResource, Selector, ShardName};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
@@ -10,9 +13,18 @@ use portolan_wire::v1;
 use super::callers::{caller_selector, homes};
 use super::reference::Earlier;
 use super::roots::roots;
+use super::wanted::clusters_of;
 use super::{Accepted, Ref, Scope, World, fence};
 use crate::facts::Facts;
 use crate::settings::Settings;
+
+mod bounds;
+
+use bounds::Asks;
+pub(crate) use bounds::LeftOut;
+
+/// Kinds that are looked at of one spec: more than are asked of any agent.
+const KINDS_OF_SPEC: usize = 4_096;
 
 /// What one agent is told. The routers are mostly the same for all members, and many, and the rest is mostly as it was in the world
 /// before: both are shared until they are sent.
@@ -21,12 +33,15 @@ pub(crate) struct AgentOrders {
     /// All but the routers.
     rest: Arc<v1::AgentConfig>,
     routers: Arc<v1::Routers>,
+    /// What it is not told.
+    left_out: Arc<LeftOut>,
 }
 
 impl PartialEq for AgentOrders {
     fn eq(&self, other: &Self) -> bool {
         let same = Arc::ptr_eq(&self.routers, &other.routers) || self.routers == other.routers;
-        same && (Arc::ptr_eq(&self.rest, &other.rest) || self.rest == other.rest)
+        let same = same && (Arc::ptr_eq(&self.rest, &other.rest) || self.rest == other.rest);
+        same && self.left_out == other.left_out
     }
 }
 
@@ -36,6 +51,11 @@ impl AgentOrders {
             routers: Some(v1::Routers::clone(&self.routers)),
             ..v1::AgentConfig::clone(&self.rest)
         }
+    }
+
+    /// What ShardingConfigs ask the agent for and it is not told.
+    pub(crate) fn left_out(&self) -> &LeftOut {
+        &self.left_out
     }
 
     /// Those that are to have a token of the member.
@@ -56,35 +76,50 @@ pub(super) fn render(
     world: &World,
     earlier: Earlier<'_>,
 ) -> BTreeMap<String, AgentOrders> {
-    let accepted = &world.state.accepted;
     let routers = scopes(facts, world);
     let mut acting = BTreeMap::new();
-    let kinds: Vec<_> = kinds(settings, accepted).into_iter().map(v1::KindRef::from).collect();
+    let kinds = Kinds::of(facts, &world.state.accepted);
     let callers = Callers::of(facts, world);
     let members = facts.members.iter().filter(|(_, member)| member.accept);
     members
         .map(|(cluster, _)| {
-            let (selectors, fences) = (
-                callers.selectors(cluster),
-                fence::orders(facts, &world.state.ledger, cluster),
-            );
-            let told = earlier.0.and_then(|world| world.agent_configs.get(cluster));
-            let same = told.map(|told| &told.rest).filter(|rest| {
-                rest.labelled_kinds == kinds && rest.caller_selectors == selectors && rest.fences == fences
-            });
-            let make = || v1::AgentConfig {
+            let mut left_out = LeftOut::default();
+            let asks = Asks {
+                kinds: kinds.asked(cluster),
+                selectors: callers.asked(cluster),
+            };
+            let asked = asks.bounded_kinds(&mut left_out);
+            let asked: BTreeSet<_> = settings.label_kinds.iter().chain(asked).collect();
+            let asked: Vec<_> = asked.into_iter().cloned().map(v1::KindRef::from).collect();
+            let selectors = asks
+                .bounded_selectors(&mut left_out)
+                .into_iter()
+                .map(caller_selector_of);
+            let rest = v1::AgentConfig {
                 label_prefix: settings.keys.prefix().to_owned(),
                 bucketing: Some(settings.bucketing.into()),
-                labelled_kinds: kinds.clone(),
-                caller_selectors: selectors.clone(),
+                labelled_kinds: asked,
+                caller_selectors: selectors.collect(),
                 routers: None,
-                fences: fences.clone(),
+                fences: fence::orders(facts, &world.state.ledger, cluster),
             };
-            let rest = same.cloned().unwrap_or_else(|| Arc::new(make()));
-            let routers = who_acts_in(cluster, &routers, &mut acting, earlier);
-            (cluster.clone(), AgentOrders { rest, routers })
+            let told = earlier.0.and_then(|world| world.agent_configs.get(cluster));
+            let same = told.map(|told| &told.rest).filter(|told| ***told == rest);
+            let orders = AgentOrders {
+                rest: same.cloned().unwrap_or_else(|| Arc::new(rest)),
+                routers: who_acts_in(cluster, &routers, &mut acting, earlier),
+                left_out: left_out.into(),
+            };
+            (cluster.clone(), orders)
         })
         .collect()
+}
+
+fn caller_selector_of((namespace, selector): (&str, &str)) -> v1::CallerSelector {
+    v1::CallerSelector {
+        namespace: namespace.to_owned(),
+        selector: selector.to_owned(),
+    }
 }
 
 /// What each router may be told. Most are told the same, and one look at the world is enough for those.
@@ -133,12 +168,55 @@ fn as_before(earlier: Earlier<'_>, cluster: &str, routers: v1::Routers) -> Arc<v
     same.map_or_else(|| Arc::new(routers), |told| told.routers.clone())
 }
 
-/// The configured kinds and those that limits in force name, without repetition.
-fn kinds(settings: &Settings, accepted: &BTreeMap<ShardName, Accepted>) -> BTreeSet<GroupResource> {
-    let named = accepted.values().flat_map(|accepted| accepted.spec.limited_kinds());
+/// The kinds that limits in force name, by the members that their shards are of: nobody has objects labelled elsewhere.
+struct Kinds<'a> {
+    of_shards: BTreeMap<&'a ShardName, BTreeSet<GroupResource>>,
+    anywhere: Vec<&'a ShardName>,
+    in_cluster: BTreeMap<&'a str, Vec<&'a ShardName>>,
+}
+
+impl<'a> Kinds<'a> {
+    fn of(facts: &'a Facts, accepted: &'a BTreeMap<ShardName, Accepted>) -> Self {
+        let mut kinds = Self {
+            of_shards: BTreeMap::new(),
+            anywhere: Vec::new(),
+            in_cluster: BTreeMap::new(),
+        };
+        for (name, accepted) in accepted.iter().filter(|(_, accepted)| !accepted.spec.limits.is_empty()) {
+            kinds.of_shards.insert(name, kinds_of(accepted));
+            let entries = accepted.spec.clusters.iter();
+            let mut clusters: BTreeSet<_> = entries.flat_map(|entry| clusters_of(facts, name, entry)).collect();
+            // Without clusters a shard is of where its callers run.
+            match homes(accepted) {
+                _ if !accepted.spec.clusters.is_empty() => {}
+                None => kinds.anywhere.push(name),
+                Some(homes) => clusters.extend(homes.iter().map(String::as_str)),
+            }
+            for cluster in clusters {
+                kinds.in_cluster.entry(cluster).or_default().push(name);
+            }
+        }
+        kinds
+    }
+
+    /// What is asked for in `cluster`, by the namespaces of the shards.
+    fn asked(&self, cluster: &str) -> BTreeMap<&str, BTreeSet<&GroupResource>> {
+        let mut asked = BTreeMap::<_, BTreeSet<_>>::new();
+        let here = self.in_cluster.get(cluster).into_iter().flatten();
+        for name in here.chain(&self.anywhere) {
+            asked.entry(name.namespace()).or_default().extend(&self.of_shards[name]);
+        }
+        asked
+    }
+}
+
+fn kinds_of(accepted: &Accepted) -> BTreeSet<GroupResource> {
     // Subresources have no labels of their own.
-    let whole = named.map(|kind| GroupResource::new(kind.group, kind.resource.split('/').next().unwrap_or_default()));
-    settings.label_kinds.iter().cloned().chain(whole).collect()
+    let whole = |kind: GroupResource| {
+        let resource = kind.resource.split('/').next().unwrap_or_default().to_owned();
+        GroupResource { resource, ..kind }
+    };
+    accepted.spec.limited_kinds().take(KINDS_OF_SPEC).map(whole).collect()
 }
 
 /// The shards in force that have callers, by where these run.
@@ -180,18 +258,20 @@ impl<'a> Callers<'a> {
         callers
     }
 
-    fn selectors(&self, cluster: &str) -> Vec<v1::CallerSelector> {
+    /// The selectors that are asked for in `cluster`, by the namespaces of their shards.
+    fn asked(&self, cluster: &str) -> BTreeMap<&str, BTreeSet<&str>> {
         let here = self.in_cluster.get(cluster).into_iter().flatten();
         let names = here.chain(&self.anywhere).filter(|name| !self.is_told(cluster, name));
-        let asked = names.filter_map(|name| Some((name.namespace(), self.asked.get(name)?.selector.as_str())));
-        let unique: BTreeSet<_> = asked.collect();
-        unique
-            .into_iter()
-            .map(|(namespace, selector)| v1::CallerSelector {
-                namespace: namespace.to_owned(),
-                selector: selector.to_owned(),
-            })
-            .collect()
+        let mut selectors = BTreeMap::<_, BTreeSet<_>>::new();
+        for name in names {
+            if let Some(asked) = self.asked.get(name) {
+                selectors
+                    .entry(name.namespace())
+                    .or_default()
+                    .insert(asked.selector.as_str());
+            }
+        }
+        selectors
     }
 
     /// Whether the agent tells of all Pods of a root's child when it is asked for the root's, which is one question.
@@ -200,8 +280,11 @@ impl<'a> Callers<'a> {
         let root = root.and_then(|root| Some((*root, self.asked.get(root).filter(|asked| asked.is_root)?)));
         let Some((root, asked)) = root else { return false };
         let agent = self.facts.agents.get(cluster);
-        let mut excess = agent.into_iter().flat_map(|agent| &agent.excess);
-        !excess.any(|excess| excess.namespace == root.namespace() && excess.selector == asked.selector)
+        let excess = agent.into_iter().flat_map(|agent| &agent.excess);
+        let mut excess = excess.filter(|excess| excess.namespace == root.namespace()).peekable();
+        // Few are.
+        let digest = excess.peek().map(|_| digest_of(&asked.selector));
+        !excess.any(|excess| Some(&excess.digest) == digest.as_ref())
     }
 }
 

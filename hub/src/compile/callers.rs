@@ -1,24 +1,53 @@
 //! Callers → views: which Pods are callers of which shards.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use portolan_crds::{Selector, ShardName};
 use portolan_wire::v1;
 
 use super::policies::Holders;
 use super::wanted::allows;
-use super::{Accepted, Ref, World};
+use super::{Accepted, Ref, World, held};
 use crate::facts::{Facts, MemberObject};
+
+/// Which locks callers may hold, and when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeldBy<'a> {
+    pub(super) holders: &'a held::Holders,
+    /// For longer nothing counts without a renewal.
+    pub(super) longest: Duration,
+    pub(super) now: Timestamp,
+}
+
+impl HeldBy<'_> {
+    fn closed(
+        &self,
+        accepted: &BTreeMap<ShardName, Accepted>,
+        (cluster, caller): (&str, &v1::CallerFact),
+        shards: &[ShardName],
+    ) -> Option<v1::WritesClosed> {
+        // Of several it is served by none.
+        let [shard] = shards else { return None };
+        let key = (cluster.to_owned(), caller.uid.clone());
+        let shard = (shard, accepted.get(shard)?);
+        self.holders.closed(&key, shard, (self.longest, self.now))
+    }
+}
 
 /// Pods in these phases run nothing any more.
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 
 /// Adds a view for each caller that agents have reported, and says of which members none have been.
-pub(super) fn render(world: &mut World, facts: &Facts, holders: &mut Holders<'_>) {
+pub(super) fn render(world: &mut World, facts: &Facts, holders: &mut Holders<'_>, held: HeldBy<'_>) {
     for (cluster, member) in facts.members.iter().filter(|(_, member)| member.accept) {
-        let callers = facts.agents.get(cluster).and_then(|agent| agent.callers.as_ref());
-        let Some(callers) = callers else {
+        let agent = facts.agents.get(cluster);
+        // Views do not say which namespace they are of: one of which not all is known keeps those of all.
+        if agent.is_none_or(|agent| agent.callers.is_none() || !agent.unknown_callers.is_empty()) {
             world.unknown.insert((v1::ResourceKind::CallerView, cluster.clone()));
+        }
+        let Some(callers) = agent.and_then(|agent| agent.callers.as_ref()) else {
             continue;
         };
         if facts.joined(cluster).is_none() {
@@ -28,7 +57,7 @@ pub(super) fn render(world: &mut World, facts: &Facts, holders: &mut Holders<'_>
             .values()
             .filter(|caller| !ENDED.contains(&caller.phase.as_str()))
         {
-            add_view(world, (cluster, member), caller, holders);
+            add_view(world, (cluster, member), caller, (holders, held));
         }
     }
 }
@@ -47,14 +76,14 @@ pub(super) fn running(facts: &Facts, name: &ShardName, accepted: &Accepted) -> O
         if facts.joined(cluster).is_none() {
             continue;
         }
-        let Some(callers) = facts.agents.get(cluster).and_then(|agent| agent.callers.as_ref()) else {
+        if !facts.knows_callers(cluster, name.namespace()) {
             untold.get_or_insert_with(|| format!("those in {cluster} are not known yet"));
-            continue;
-        };
-        let found = callers.values().find(|caller| {
+        }
+        let callers = facts.agents.get(cluster).and_then(|agent| agent.callers.as_ref());
+        let found = callers.into_iter().flat_map(BTreeMap::values).find(|caller| {
             caller.namespace == name.namespace()
                 && !ENDED.contains(&caller.phase.as_str())
-                && selector.matches(&labels_of(caller))
+                && selects(&selector, caller)
                 && accepted.spec.admits_account(&caller.service_account)
         });
         if let Some(caller) = found {
@@ -62,6 +91,19 @@ pub(super) fn running(facts: &Facts, name: &ShardName, accepted: &Accepted) -> O
         }
     }
     untold
+}
+
+/// Whether a Pod that runs in one of the shard's caller clusters is a caller of it.
+pub(super) fn is_caller(name: &ShardName, accepted: &Accepted, caller: &v1::CallerFact) -> bool {
+    name.namespace() == caller.namespace
+        && !ENDED.contains(&caller.phase.as_str())
+        && caller_selector(accepted).is_some_and(|selector| selects(&selector, caller))
+        && accepted.spec.admits_account(&caller.service_account)
+}
+
+/// Whether the selector chooses the Pod. One whose labels are too many to be known is chosen by none, whatever they may be.
+pub(crate) fn selects(selector: &Selector, pod: &v1::CallerFact) -> bool {
+    pod.labels_cut == 0 && selector.matches(&labels_of(pod))
 }
 
 fn labels_of(caller: &v1::CallerFact) -> BTreeMap<String, String> {
@@ -73,8 +115,17 @@ fn add_view(
     world: &mut World,
     (cluster, member): (&str, &MemberObject),
     caller: &v1::CallerFact,
-    holders: &mut Holders<'_>,
+    (holders, held): (&mut Holders<'_>, HeldBy<'_>),
 ) {
+    if caller.labels_cut > 0 {
+        let pod = format!("{} in {cluster} ({} bytes)", caller.pod, caller.labels_cut);
+        world
+            .unread_pods
+            .entry(caller.namespace.clone())
+            .or_default()
+            .insert(pod);
+        return;
+    }
     let mut shards: Vec<ShardName> = shards_of(world, cluster, caller);
     shards.retain(|shard| allows(member, shard));
     // Routers compare a token's ServiceAccount with the view's: an agent that names another helps nobody.
@@ -103,6 +154,7 @@ fn add_view(
         shards: shards.iter().map(ToString::to_string).collect(),
         created_unix_seconds: caller.created_unix_seconds,
         policies: holders.hold(&mut world.policies, cluster, caller),
+        writes_closed: held.closed(&world.state.accepted, (cluster, caller), &shards),
     };
     for name in shards {
         world.callers.entry(name).or_default().insert(view.clone());

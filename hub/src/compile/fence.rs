@@ -69,6 +69,11 @@ impl Entry {
             self.become_whole(is_anew, released, run);
             return;
         }
+        if self.is_fenced() && known.is_none() && facts.inventory(cluster).is_some() {
+            // One that is made has no annotation, and would take no write that says an epoch.
+            self.owner_count += 1;
+            (self.fence, self.saying_since) = (PairFence::default(), None);
+        }
         let beyond = known
             .and_then(|known| known.epoch)
             .filter(|epoch| *epoch > self.owner_count);

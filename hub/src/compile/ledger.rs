@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use portolan_crds::ShardName;
 use portolan_crds::ledger::{Departure, PairFence};
 
+use super::held::Holders;
 use super::locks::LockNews;
 use crate::facts::{Facts, PairEpoch};
 
@@ -18,11 +19,15 @@ mod departures;
 mod durable;
 mod holdings;
 mod pairs;
+mod vacancies;
 
 use departures::Departures;
 pub(super) use holdings::Homes;
 use holdings::Owners;
 pub(super) use pairs::{Pairs, unshared};
+#[cfg(test)]
+pub(super) use vacancies::MOST_VACANT;
+pub(super) use vacancies::VACANT_FOR;
 
 /// Claims of one run: cluster → namespace → shard.
 pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;
@@ -62,6 +67,8 @@ pub(crate) struct Entry {
     pub(crate) fence: PairFence,
     /// Of a fence that is not whole: the run since which writes are to say their epoch, as far as this process knows.
     pub(crate) saying_since: Option<u64>,
+    /// Since when the member has no such namespace, as far as this process knows, though it had one.
+    pub(crate) vacant_from: Option<Timestamp>,
     /// Every router has let go of it, and the member is to refuse what still arrives of its owner.
     pub(crate) closing: bool,
 }
@@ -88,6 +95,8 @@ pub(crate) struct Released {
     pub(crate) away: LockUsersAway,
     /// How far the handovers of leader locks are.
     pub(crate) locks: BTreeMap<ShardName, LockNews>,
+    /// Which locks callers may hold.
+    pub(crate) holders: Arc<Holders>,
 }
 
 /// Shards whose leader lock routers may use that are not connected, until they come back or are forgotten.
@@ -302,11 +311,12 @@ impl Ledger {
     }
 
     /// Moves the `judged` clusters on to the claims of `run`: what is claimed is granted, what is no longer claimed is being
-    /// released. In order, as each grant takes the next view revision.
+    /// released, unless it `keeps` it as vacant. In order, as each grant takes the next view revision.
     pub(super) fn settle(
         &mut self,
         facts: &Facts,
         (claims, judged): (&Claims, &Clusters),
+        keeps: impl Fn(&str, &str, &Entry) -> bool,
         (run, now): (u64, Timestamp),
     ) {
         let mut view_revision = self.view_revision;
@@ -316,20 +326,36 @@ impl Ledger {
             let inventory = facts.inventory(cluster);
             self.change(cluster, |entries| {
                 for (namespace, shard) in claimed {
-                    let annotated = inventory.and_then(|all| all.get(namespace)?.epoch);
+                    let known = inventory.and_then(|all| all.get(namespace));
+                    let annotated = known.and_then(|known| known.epoch);
                     let entry = entries
                         .entry(namespace.clone())
                         .or_insert_with(|| Entry::new(view_revision));
                     if entry.claim(shard, annotated, view_revision + 1) {
                         view_revision += 1;
                     }
+                    // What is not known any more begins anew.
+                    if known.is_some() || inventory.is_none() {
+                        entry.vacant_from = None;
+                    }
                 }
                 let unclaimed = entries
                     .iter_mut()
                     .filter(|(namespace, _)| !claimed.contains_key(*namespace));
-                for (_, entry) in unclaimed.filter(|(_, entry)| entry.owner.is_some()) {
-                    entry.releasing_since.get_or_insert(run);
-                    entry.releasing_from.get_or_insert(now);
+                for (namespace, entry) in unclaimed.filter(|(_, entry)| entry.owner.is_some()) {
+                    if inventory.is_some_and(|all| all.contains_key(namespace)) {
+                        entry.vacant_from = None;
+                    }
+                    if entry.releasing_since.is_none() && keeps(cluster, namespace, entry) {
+                        entry.vacate(now);
+                    } else {
+                        entry.release((run, now));
+                    }
+                }
+                for namespace in vacancies::too_many(entries) {
+                    if let Some(entry) = entries.get_mut(&namespace) {
+                        entry.release((run, now));
+                    }
                 }
             });
         }
@@ -375,6 +401,7 @@ impl Entry {
             releasing_from: None,
             fence: PairFence::default(),
             saying_since: None,
+            vacant_from: None,
             closing: false,
         }
     }
@@ -398,6 +425,21 @@ impl Entry {
         }
         self.stays();
         enters
+    }
+
+    /// Its owner stops wanting it.
+    fn release(&mut self, (run, now): (u64, Timestamp)) {
+        self.releasing_since.get_or_insert(run);
+        self.releasing_from.get_or_insert(now);
+    }
+
+    /// Its namespace is gone, and it stays its owner's. One that is made knows nothing of the epoch before: writes to it say none.
+    fn vacate(&mut self, now: Timestamp) {
+        if self.vacant_from.is_none() {
+            self.vacant_from = Some(now);
+            self.owner_count += 1;
+            (self.fence, self.saying_since) = (PairFence::default(), None);
+        }
     }
 
     /// It is not being released any more.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use portolan_crds::ledger::{LockHandover, LockInForce, LockPhase, LockPlace};
+use portolan_crds::ledger::{LockHandover, LockInForce, LockPhase, LockPlace, Vacancy};
 use portolan_crds::{ShardName, ShardingConfigSpec};
 use portolan_wire::v1;
 
@@ -55,6 +55,8 @@ pub(super) fn moved(
     LockInForce {
         generation: since_1970.max(before.generation + 1),
         former_name,
+        // Where nobody runs, nobody holds the new place; who held the old one may be back before that has run out.
+        vacancy: from.is_none().then_some(Vacancy::Open),
         handover: from.map(|from| LockHandover {
             from,
             phase: LockPhase::Closing,
@@ -72,6 +74,7 @@ pub(super) fn left_while_closing(lock: &LockInForce) -> Option<&LockPlace> {
 pub(super) fn returned(before: &LockInForce, to: &LockPlace, from: &LockPlace, now: Timestamp) -> LockInForce {
     let renamed = to.name != from.name;
     LockInForce {
+        vacancy: before.vacancy,
         former_name: renamed.then(|| to.name.clone()).or_else(|| before.former_name.clone()),
         ..moved(before, None, Some(from), now)
     }
@@ -118,14 +121,30 @@ fn next(phase: LockPhase, news: &LockNews, longest: Duration, is_same_kind: bool
     }
 }
 
+/// The lock of a shard that is new.
+pub(super) fn new() -> LockInForce {
+    LockInForce {
+        vacancy: Some(Vacancy::Open),
+        ..LockInForce::default()
+    }
+}
+
 /// What routers are told; nothing of a lock that has never moved.
 pub(super) fn told(accepted: &Accepted) -> Option<v1::Lock> {
     let lock = &accepted.lock;
-    if *lock == LockInForce::default() {
+    let is_closed = lock.vacancy == Some(Vacancy::Closed);
+    let was_moved = |lock: &LockInForce| {
+        LockInForce {
+            vacancy: None,
+            ..lock.clone()
+        } != LockInForce::default()
+    };
+    if !is_closed && !was_moved(lock) {
         return None;
     }
     let phase = lock.handover.as_ref().map(|handover| handover.phase);
     let state = match phase {
+        None if is_closed => v1::LockState::Closed,
         None => v1::LockState::Open,
         Some(LockPhase::Closing | LockPhase::Ending) => v1::LockState::Closed,
         Some(LockPhase::Bringing) => v1::LockState::Bringing,

@@ -75,11 +75,11 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings, earl
         let unshared = prints.of_keys(cluster, pin);
         let unshared = unshared.filter(|(_, print)| print.is_some_and(|print| !shared.contains(print)));
         let keys = unshared.map(|(key, _)| key.clone()).collect();
-        let (body, provisional) = identity(cluster, member, keys, agent);
+        let silent = facts.silent.contains(cluster);
+        let (body, provisional) = identity(cluster, member, keys, agent.map(|agent| (agent, silent)));
         let name = Ref::Identity(cluster.clone());
         let identity = earlier.compiled(&name, body).provisional(provisional);
         world.resources.insert(name, identity);
-        let silent = facts.silent.contains(cluster);
         let unconfirmed = unconfirmed(world, cluster, (facts, settings), earlier);
         for (name, body) in [
             (Ref::Target(cluster.clone()), target(cluster, member, pin, agent)),
@@ -87,6 +87,7 @@ pub(super) fn render(world: &mut World, facts: &Facts, settings: &Settings, earl
                 Ref::Coverage(cluster.clone()),
                 coverage(cluster, agent, silent, unconfirmed),
             ),
+            (Ref::Nodes(cluster.clone()), nodes(cluster, agent)),
         ] {
             if let Some(body) = body {
                 let compiled = earlier.compiled(&name, body);
@@ -153,9 +154,9 @@ fn identity(
     cluster: &str,
     member: &MemberObject,
     signing_keys: Vec<String>,
-    agent: Option<&AgentReport>,
+    agent: Option<(&AgentReport, bool)>,
 ) -> (Body, bool) {
-    let told = agent.and_then(|agent| agent.allowed.clone());
+    let told = agent.and_then(|(agent, _)| agent.allowed.clone());
     let provisional = told.is_none();
     let allowed = told.unwrap_or_else(|| v1::Allowed {
         service_accounts: member.status.allowed_service_accounts.clone(),
@@ -167,6 +168,8 @@ fn identity(
         signing_keys,
         allowed_service_accounts: allowed.service_accounts,
         allowed_users: allowed.users,
+        // Of one that does not speak nobody knows.
+        clock_agrees: agent.is_some_and(|(agent, silent)| agent.clock_agrees && !silent),
     });
     (body, provisional)
 }
@@ -185,6 +188,14 @@ fn coverage(cluster: &str, agent: Option<&AgentReport>, silent: bool, unconfirme
         cluster: cluster.to_owned(),
         kinds,
         unconfirmed: unconfirmed.into_iter().take(MOST_UNCONFIRMED).collect(),
+    }))
+}
+
+/// `None` until the agent has told; what it told last stays, also while it is away.
+fn nodes(cluster: &str, agent: Option<&AgentReport>) -> Option<Body> {
+    Some(Body::Nodes(v1::Nodes {
+        cluster: cluster.to_owned(),
+        names: Some(agent?.nodes.clone()?),
     }))
 }
 

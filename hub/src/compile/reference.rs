@@ -22,6 +22,7 @@ pub(crate) enum Ref {
     Target(String),
     Identity(String),
     Coverage(String),
+    Nodes(String),
     /// Those of one shard are next to each other.
     Ownership {
         shard: ShardName,
@@ -61,6 +62,7 @@ impl Ref {
             Self::Target(_) => ResourceKind::Target,
             Self::Identity(_) => ResourceKind::MemberIdentity,
             Self::Coverage(_) => ResourceKind::Coverage,
+            Self::Nodes(_) => ResourceKind::Nodes,
             Self::Ownership { .. } => ResourceKind::Ownership,
             Self::Shard(_) => ResourceKind::Shard,
             Self::View { .. } => ResourceKind::CallerView,
@@ -75,6 +77,7 @@ impl Ref {
             Self::Target(cluster)
             | Self::Identity(cluster)
             | Self::Coverage(cluster)
+            | Self::Nodes(cluster)
             | Self::Ownership { cluster, .. }
             | Self::Credential { cluster, .. }
             | Self::View { home: cluster, .. } => Some(cluster),
@@ -106,7 +109,9 @@ impl Ref {
     /// The name on the wire.
     pub(crate) fn to_wire(&self) -> v1::ResourceRef {
         let name = match self {
-            Self::Target(cluster) | Self::Identity(cluster) | Self::Coverage(cluster) => cluster.clone(),
+            Self::Target(cluster) | Self::Identity(cluster) | Self::Coverage(cluster) | Self::Nodes(cluster) => {
+                cluster.clone()
+            }
             Self::Ownership { cluster, shard } => format!("{cluster}/{shard}"),
             Self::Shard(shard) => shard.to_string(),
             Self::Policy(policy) => policy.to_string(),
@@ -130,6 +135,7 @@ impl Ref {
             ResourceKind::Target => Self::Target(name),
             ResourceKind::MemberIdentity => Self::Identity(name),
             ResourceKind::Coverage => Self::Coverage(name),
+            ResourceKind::Nodes => Self::Nodes(name),
             ResourceKind::Ownership => {
                 let (cluster, shard) = in_cluster()?;
                 let shard = shard.parse().ok()?;
@@ -232,6 +238,7 @@ mod tests {
             Ref::Target(east.clone()),
             Ref::Identity(east.clone()),
             Ref::Coverage(east.clone()),
+            Ref::Nodes(east.clone()),
             Ref::Ownership {
                 cluster: east.clone(),
                 shard: shard.clone(),

@@ -46,7 +46,9 @@ impl Scope {
     pub(crate) fn sees(&self, name: &Ref) -> bool {
         let Self::Part(part) = self else { return true };
         match name {
-            Ref::Target(cluster) | Ref::Identity(cluster) | Ref::Coverage(cluster) => self.sees_member(cluster),
+            Ref::Target(cluster) | Ref::Identity(cluster) | Ref::Coverage(cluster) | Ref::Nodes(cluster) => {
+                self.sees_member(cluster)
+            }
             Ref::Ownership { shard, .. } | Ref::Shard(shard) => part.shards.contains(shard),
             Ref::View { .. } => part.views.contains(name),
             Ref::Policy(policy) => part.policies.contains(policy),
@@ -97,7 +99,12 @@ impl Part {
     fn resources<'a>(&'a self, world: &'a World) -> impl Iterator<Item = (&'a Ref, &'a Compiled)> {
         let of_clusters = self.clusters.iter().flat_map(|cluster| {
             let name = || cluster.clone();
-            [Ref::Target(name()), Ref::Identity(name()), Ref::Coverage(name())]
+            [
+                Ref::Target(name()),
+                Ref::Identity(name()),
+                Ref::Coverage(name()),
+                Ref::Nodes(name()),
+            ]
         });
         let shards = self.shards.iter().cloned().map(Ref::Shard);
         let policies = self.policies.iter().cloned().map(Ref::Policy);

@@ -106,6 +106,7 @@ fn owned<'a>(ledger: &'a Ledger, name: &ShardName) -> Owned<'a> {
             state: state.into(),
             view_revision: entry.view_revision,
             fenced: entry.is_fenced(),
+            vacant: entry.vacant_from.is_some(),
         });
     }
     owned

@@ -15,6 +15,7 @@ mod credentials;
 mod fence;
 mod fleet;
 mod handover;
+mod held;
 mod laws;
 mod locks;
 mod memo;
@@ -23,6 +24,7 @@ mod revisions;
 mod root_runs;
 mod roots;
 mod too_much;
+mod vacant;
 mod weights;
 
 use fleet::*;
@@ -61,6 +63,83 @@ fn a_federated_shard_reaches_its_callers() {
         "app=op"
     );
     assert!(world.agent_configs["west"].rest().caller_selectors.is_empty());
+}
+
+/// 33 KB of YAML whose cross product is megabytes, and `*` for all kinds.
+#[test]
+fn what_one_shard_limits_is_labelled_in_its_own_members_and_within_bounds() {
+    use portolan_crds::GroupResource;
+    let label = "x".repeat(59);
+    let group = |at: usize| format!("g{at:03}.{label}.{label}.{label}");
+    let groups: Vec<_> = (0..64).map(group).collect();
+    let resources: Vec<_> = (0..256).map(|at| format!("r{at:03}{label}")).collect();
+    let limits = |groups: &[String], resources: &[String]| {
+        let related = json!([{"relateResources": [{"apiGroups": groups, "resources": resources}]}]);
+        serde_json::from_value(related).unwrap()
+    };
+    let mut fleet = Fleet::new(&["a", "b"]);
+    let mut evil = spec(&[("east", &["a"])]);
+    evil.limits = limits(&groups, &resources);
+    fleet.apply_of(&ShardName::new("evil", "evil").unwrap(), evil);
+    let mut own = spec(&[("east", &["b"]), ("west", &["b2"])]);
+    own.limits = limits(&[String::new()], &["secrets".to_owned()]);
+    fleet.apply("own", own);
+    let world = fleet.compile(0);
+    let labelled = |cluster: &str| {
+        let kinds = world.agent_configs[cluster].rest().labelled_kinds.iter();
+        kinds.cloned().map(GroupResource::from).collect::<BTreeSet<_>>()
+    };
+    let secrets = GroupResource::new("", "secrets");
+    let settings = &Settings::default().label_kinds;
+    let others: BTreeSet<_> = settings.iter().cloned().chain([secrets.clone()]).collect();
+    assert_eq!(labelled("west"), others, "evil is no shard of west");
+    let (east, orders) = (labelled("east"), &world.agent_configs["east"]);
+    assert!(others.is_subset(&east) && east.len() > 1_000);
+    let bytes = prost::Message::encoded_len(&orders.to_wire());
+    assert!(bytes < 1 << 20, "{bytes}");
+    assert!(orders.left_out().kinds("evil") > 1_000 && orders.left_out().kinds("ops") == 0);
+    let mut all = spec(&[("east", &["a"])]);
+    all.limits = limits(&["*".to_owned()], &["*".to_owned()]);
+    fleet.apply_of(&ShardName::new("evil", "evil").unwrap(), all);
+    let world = fleet.compile(0);
+    let any = v1::KindRef {
+        group: "*".to_owned(),
+        resource: "*".to_owned(),
+    };
+    let asks = |cluster: &str| world.agent_configs[cluster].rest().labelled_kinds.contains(&any);
+    assert_eq!((asks("east"), asks("west")), (true, false));
+}
+
+#[test]
+fn what_has_too_many_labels_is_chosen_by_no_selector() {
+    let mut fleet = Fleet::new(&["fat", "slim"]);
+    fleet.caller("east", "slim", "op");
+    fleet.caller("east", "fat", "op");
+    let pods = fleet.agent("east").callers.as_mut().unwrap();
+    let fat = pods.get_mut("fat").unwrap();
+    (fat.labels, fat.labels_cut) = (std::collections::HashMap::new(), 1 << 20);
+    let namespaces = fleet.agent("east").namespaces.as_mut().unwrap();
+    namespaces.get_mut("fat").unwrap().labels_cut = 1 << 20;
+    let mut wanted = spec(&[("east", &[])]);
+    let selector = |text: &str| serde_json::from_str::<LabelSelector>(text).unwrap();
+    wanted.selector = Some(selector(
+        r#"{"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}"#,
+    ));
+    wanted.clusters[0].namespace_selector = wanted.selector.clone();
+    fleet.apply("shard", wanted.clone());
+    let world = fleet.compile(0);
+    let owned = |world: &World| {
+        let owned = world.owned("east", "shard").unwrap().namespaces.iter();
+        owned.map(|grant| grant.namespace.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(owned(&world), ["slim"]);
+    assert!(world.view("east", "slim").is_some() && world.view("east", "fat").is_none());
+    let unread = &world.unread_pods["ops"];
+    assert!(unread.iter().any(|pod| pod.contains("pod-fat in east")), "{unread:?}");
+    // Who asks for all namespaces asks for no label.
+    wanted.clusters[0].namespace_selector = None;
+    fleet.apply("shard", wanted);
+    assert_eq!(owned(&fleet.compile(0)), ["fat", "slim"]);
 }
 
 #[test]

@@ -16,6 +16,9 @@ mod asked;
 
 pub(super) use asked::{Answers, Asked};
 
+/// As many namespaces as a condition names.
+const UNREAD_NAMED: usize = 5;
+
 /// What one spec asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
@@ -36,6 +39,8 @@ pub(crate) struct WantedMember {
     pub(crate) shadowed: BTreeSet<String>,
     /// The inventory is asked for, and the agent has not told it to this process: what the shard has there stands in for it.
     pub(crate) unreported: bool,
+    /// Some of those that it might choose by their labels, which are too many to be known: it does not.
+    pub(crate) unread: BTreeSet<String>,
     /// What it asks for, whatever is there now.
     pub(crate) rules: Rules,
 }
@@ -145,8 +150,19 @@ impl Known<'_> {
             return member;
         }
         if let Some(inventory) = inventory {
-            let labels = inventory.iter().map(|(name, namespace)| (name, &namespace.labels));
+            // What asks for no label chooses also where they are not known.
+            let needs_none = entry.by_labels().is_some_and(|selector| selector.is_everything());
+            let read = inventory
+                .iter()
+                .filter(|(_, namespace)| needs_none || namespace.labels_cut == 0);
+            let labels = read.map(|(name, namespace)| (name, &namespace.labels));
             member.namespaces.extend(entry.chosen_by_labels(labels, *bucketing));
+            let unread = inventory
+                .iter()
+                .filter(|(_, namespace)| !needs_none && namespace.labels_cut > 0);
+            member
+                .unread
+                .extend(unread.map(|(name, _)| name.clone()).take(UNREAD_NAMED));
         } else {
             member.unreported = true;
             let owned = self.ledger.owned_in(cluster, shard);
@@ -213,6 +229,7 @@ impl WantedMember {
         self.namespaces.extend(other.namespaces);
         self.absent.extend(other.absent);
         self.unreported |= other.unreported;
+        self.unread.extend(other.unread);
         self.rules.names.extend(other.rules.names);
         self.rules.selectors.extend(other.rules.selectors);
         self.rules.default |= other.rules.default;

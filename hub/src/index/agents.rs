@@ -16,6 +16,8 @@ use portolan_wire::v1;
 
 use super::Change;
 use super::bounds::{OutOfBounds, check, cut};
+use super::callers::callers;
+use super::fold::fold;
 use super::report::Report;
 use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, counted, coverage_for_routers};
 
@@ -23,6 +25,10 @@ use crate::facts::{AgentReport, Facts, Heartbeat, Namespace, Token, counted, cov
 /// anew. Six heartbeats.
 const COVERAGE_AGES: Duration = Duration::from_secs(30);
 
+/// A clock that is further from the hub's does not agree with it.
+const CLOCK_MILLISECONDS: u64 = 2_000;
+/// API servers tell whole seconds: so exactly a clock is known.
+const CLOCK_READ_WITHIN: u64 = 500;
 /// Two heartbeats: an agent that beats more seldom may have been told of as not heard.
 const BEATS_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
@@ -140,7 +146,7 @@ impl AgentReport {
             Report::Heartbeat(beat, at) => self.beat(beat, at),
             Report::Namespaces(delta) => self.namespaces(delta),
             Report::Coverage(delta) => self.coverage(delta),
-            Report::Callers(delta) => self.callers(delta),
+            Report::Callers(delta) => callers(self, delta),
             Report::Token(token) => self.token(token),
             Report::Allowed(mut allowed) => {
                 allowed.service_accounts.sort();
@@ -171,6 +177,11 @@ impl AgentReport {
                 }
                 self.fences = states.into();
                 Change::Compile
+            }
+            Report::Nodes(mut names) => {
+                names.digests.sort_unstable();
+                names.digests.dedup();
+                replace(&mut self.nodes, names)
             }
             Report::Excess(excess) => status(&mut self.excess, excess.selectors),
             Report::Policies(policies) => status(&mut self.policies, policies.fault),
@@ -223,6 +234,8 @@ impl AgentReport {
             self.version_read = beat.resource_version;
         }
         let was_unready = self.is_unready();
+        let had_agreed = self.clock_agrees;
+        self.clock_agrees = agrees(beat.api_clock_unix_milliseconds, at, had_agreed);
         let beat = Heartbeat {
             at,
             api_ready: beat.api_ready,
@@ -235,6 +248,7 @@ impl AgentReport {
             is_late || before.api_ready != beat.api_ready || before.message != beat.message
         });
         match self.told_unready(was_unready) {
+            Change::Status if had_agreed != self.clock_agrees => Change::Compile,
             Change::Status if !is_news => Change::Figures,
             change => change,
         }
@@ -260,6 +274,7 @@ impl AgentReport {
             let namespace = Namespace {
                 uid: fact.uid,
                 labels: fact.labels.into_iter().collect(),
+                labels_cut: fact.labels_cut,
                 terminating: fact.terminating,
                 epoch: fact.epoch.filter(|epoch| *epoch <= MAX_EPOCH),
             };
@@ -335,11 +350,6 @@ impl AgentReport {
             self.counts.remove(&GroupResource::from(kind.clone()));
         }
     }
-
-    fn callers(&mut self, delta: v1::CallerDelta) -> Change {
-        let upserted = delta.upserted.into_iter().map(|fact| (fact.uid.clone(), fact));
-        fold(&mut self.callers, delta.reset, upserted, delta.removed)
-    }
 }
 
 fn replace<T: PartialEq>(slot: &mut Option<T>, value: T) -> Change {
@@ -359,29 +369,13 @@ fn status<T: PartialEq>(slot: &mut T, value: T) -> Change {
     Change::Status
 }
 
-/// Applies a delta; the first one makes the subject known, also when it is empty.
-fn fold<K: Ord, V: PartialEq>(
-    slot: &mut Option<BTreeMap<K, V>>,
-    reset: bool,
-    upserted: impl IntoIterator<Item = (K, V)>,
-    removed: impl IntoIterator<Item = K>,
-) -> Change {
-    let mut changed = slot.is_none();
-    let map = slot.get_or_insert_default();
-    if reset {
-        let fresh: BTreeMap<K, V> = upserted.into_iter().collect();
-        changed |= *map != fresh;
-        *map = fresh;
+/// Whether a clock agrees with the hub's, which is `at`. One that did may be off by a little more before it does not.
+fn agrees(clock_unix_milliseconds: Option<i64>, at: Timestamp, agreed: bool) -> bool {
+    let most = if agreed {
+        CLOCK_MILLISECONDS
     } else {
-        for (key, value) in upserted {
-            if map.get(&key) != Some(&value) {
-                changed = true;
-                map.insert(key, value);
-            }
-        }
-    }
-    for key in removed {
-        changed |= map.remove(&key).is_some();
-    }
-    if changed { Change::Compile } else { Change::Nothing }
+        CLOCK_MILLISECONDS - CLOCK_READ_WITHIN
+    };
+    let off = clock_unix_milliseconds.map(|clock| clock.saturating_sub(at.as_millisecond()).unsigned_abs());
+    off.is_some_and(|off| off <= most)
 }

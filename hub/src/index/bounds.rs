@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use portolan_crds::GroupResource;
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
+use portolan_crds::selector::digest_of;
 use portolan_crds::shard::MAX_BUCKETS;
-use portolan_wire::protocol::MAX_FENCES;
+use portolan_wire::protocol::{EXCESS_MAX, FAULT_MAX_BYTES, LABELS_MAX_BYTES, MAX_FENCES, MAX_NODE_NAMES};
 use portolan_wire::v1;
 use prost::Message as _;
 use thiserror::Error;
@@ -27,14 +28,15 @@ const MAX_ALLOWED: usize = 10_000;
 /// Bytes of users and ServiceAccounts: they are kept in one object's status, which etcd takes up to 1.5 MiB of.
 const MAX_ALLOWED_BYTES: usize = 512 * 1024;
 /// A subject altogether, with all labels: what one message may have.
-const MAX_SUBJECT_BYTES: usize = 64 * 1024 * 1024;
-/// Labels of one object: far less is in use. The API server bounds them by the object's size alone, so whoever may label a
-/// Namespace may go beyond; that costs the object its labels, not the member its reports.
-const MAX_LABELS_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_SUBJECT_BYTES: usize = 64 * 1024 * 1024;
+/// Facts and removals of one report: as many as there may be, all of them replaced.
+pub(crate) const MAX_SUBJECT_FACTS: usize = 2 * MAX_NAMESPACES;
 /// A signed token with its claims is one or two kilobytes, and has to fit into a header.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// Identifiers and texts that are not DNS names: uids, versions, messages, user names.
 const MAX_TEXT_BYTES: usize = 1024;
+/// Hex of 128 bits.
+const DIGEST_BYTES: usize = 32;
 /// Bytes of a refused text that its refusal quotes.
 const NAMED_BYTES: usize = 80;
 
@@ -52,22 +54,29 @@ pub(crate) enum OutOfBounds {
 /// Whether `report` may be folded into what is known of the agent. Texts that nothing depends on are cut.
 pub(super) fn check(known: &AgentReport, mut report: Report) -> Result<Report, OutOfBounds> {
     match &mut report {
-        Report::Namespaces(delta) => delta.upserted.iter_mut().for_each(|fact| shed(&mut fact.labels)),
-        Report::Callers(delta) => delta.upserted.iter_mut().for_each(|fact| shed(&mut fact.labels)),
+        Report::Namespaces(delta) => {
+            let facts = delta.upserted.iter_mut();
+            facts.for_each(|fact| shed(&mut fact.labels, &mut fact.labels_cut));
+        }
+        Report::Callers(delta) => {
+            let facts = delta.upserted.iter_mut();
+            facts.for_each(|fact| shed(&mut fact.labels, &mut fact.labels_cut));
+        }
+        Report::Excess(excess) => excess.selectors = known_by_digest(std::mem::take(&mut excess.selectors)),
         _ => {}
     }
     match &report {
         Report::Namespaces(delta) => namespaces(known, delta)?,
         Report::Coverage(delta) => coverage(known, delta)?,
         Report::Callers(delta) => callers(known, delta)?,
-        Report::Excess(excess) if excess.encoded_len() > MAX_ALLOWED_BYTES => {
-            return Err(OutOfBounds::TooMuch {
-                subject: "selectors with too many callers",
-                max: MAX_ALLOWED_BYTES,
-            });
-        }
         Report::Allowed(allowed) => whom(allowed)?,
         Report::Fences(told) => fences(told)?,
+        Report::Nodes(names) if names.digests.len() > MAX_NODE_NAMES => {
+            return Err(OutOfBounds::TooMany {
+                subject: "Nodes",
+                max: MAX_NODE_NAMES,
+            });
+        }
         Report::Token(token) if token.token.len() > MAX_TOKEN_BYTES => {
             return Err(OutOfBounds::TooMuch {
                 subject: "token",
@@ -77,6 +86,7 @@ pub(super) fn check(known: &AgentReport, mut report: Report) -> Result<Report, O
         Report::Heartbeat(..)
         | Report::Token(_)
         | Report::Excess(_)
+        | Report::Nodes(_)
         | Report::Policies(_)
         | Report::Key(_)
         | Report::Disconnected => {}
@@ -137,7 +147,8 @@ fn callers(known: &AgentReport, delta: &v1::CallerDelta) -> Result<(), OutOfBoun
     }
     let subject = Subject {
         name: "callers",
-        max: MAX_CALLERS,
+        // Beside those that the agent does not know of and that stay nevertheless: as many at most.
+        max: MAX_CALLERS + if delta.reset { 0 } else { known.kept_callers.len() },
         known: known.callers.as_ref().filter(|_| !delta.reset),
     };
     subject.fits(delta.upserted.iter().map(|fact| &fact.uid), delta.removed.iter())?;
@@ -249,10 +260,27 @@ fn is_short(text: &str) -> bool {
     text.len() <= portolan_crds::names::DNS_SUBDOMAIN_MAX
 }
 
-fn shed(labels: &mut HashMap<String, String>) {
-    if bytes_of(labels.iter()) > MAX_LABELS_BYTES {
+/// Of an agent that cuts them itself nothing is left to do. That they are cut costs the object its labels, not the member its
+/// reports.
+fn shed(labels: &mut HashMap<String, String>, labels_cut: &mut u64) {
+    let bytes = bytes_of(labels.iter());
+    if bytes > LABELS_MAX_BYTES {
         labels.clear();
+        *labels_cut = bytes as u64;
     }
+}
+
+/// The selectors without their texts, which an agent of an earlier release tells; more than are taken say nothing.
+fn known_by_digest(selectors: Vec<v1::ExcessSelector>) -> Vec<v1::ExcessSelector> {
+    let selectors = selectors.into_iter().take(EXCESS_MAX).map(|mut cut| {
+        if !cut.selector.is_empty() {
+            cut.digest = digest_of(&std::mem::take(&mut cut.selector));
+        }
+        cut.digest.truncate(cut.digest.floor_char_boundary(DIGEST_BYTES));
+        cut.fault.truncate(cut.fault.floor_char_boundary(FAULT_MAX_BYTES));
+        cut
+    });
+    selectors.filter(|cut| is_dns_label(&cut.namespace)).collect()
 }
 
 fn bytes_of<'a>(labels: impl Iterator<Item = (&'a String, &'a String)>) -> usize {

@@ -15,6 +15,7 @@ pub(crate) enum Report {
     Policies(v1::AdmissionPolicies),
     Excess(v1::CallerExcess),
     Fences(v1::Fences),
+    Nodes(v1::NodeNames),
     /// Why a signing key is not taken; none: it is.
     Key(Option<String>),
     Disconnected,

@@ -57,6 +57,7 @@ fn arrivals() -> Vec<Arrival> {
                 ..Default::default()
             }],
             removed: Vec::new(),
+            ..v1::NamespaceDelta::default()
         })
     };
     let allowed = Report::Allowed(v1::Allowed {
@@ -227,6 +228,38 @@ fn status_alone_does_not_wake_the_compiler() {
 }
 
 #[test]
+fn a_clock_that_is_off_or_not_told_agrees_with_nothing() {
+    let mut facts = Facts::default();
+    facts.apply_member(&member("east", good()));
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let mut beat = |off: Option<i64>| {
+        let beat = v1::Heartbeat {
+            api_ready: true,
+            api_clock_unix_milliseconds: off.map(|off| 100_000 + off),
+            ..v1::Heartbeat::default()
+        };
+        let change = folded(
+            &mut facts,
+            1,
+            Report::Heartbeat(beat, Timestamp::from_second(100).unwrap()),
+        );
+        (change, facts.agents["east"].clock_agrees)
+    };
+    assert_eq!(beat(None), (Change::Status, false), "an earlier release");
+    assert_eq!(beat(Some(1_900)), (Change::Figures, false));
+    assert_eq!(beat(Some(-900)), (Change::Compile, true), "routers are told");
+    assert_eq!(
+        beat(Some(1_900)),
+        (Change::Figures, true),
+        "it is not told back and forth"
+    );
+    assert_eq!(beat(Some(2_100)), (Change::Compile, false));
+    assert_eq!(beat(Some(0)), (Change::Compile, true));
+    assert_eq!(beat(None), (Change::Compile, false));
+    assert_eq!(beat(Some(i64::MAX - 100_000)), (Change::Figures, false));
+}
+
+#[test]
 fn a_release_that_is_forced_is_a_change_for_the_compiler() {
     let mut facts = Facts::default();
     let mut object = shard("a", json!({"clusters": []}));
@@ -287,6 +320,7 @@ fn deltas_add_up_and_a_replaced_stream_has_no_say() {
                 })
                 .collect(),
             removed: removed.iter().map(|uid| (*uid).to_owned()).collect(),
+            ..v1::CallerDelta::default()
         })
     };
     assert_eq!(facts.agents["east"].callers, None, "unknown is not empty");
@@ -314,6 +348,69 @@ fn deltas_add_up_and_a_replaced_stream_has_no_say() {
     );
 }
 
+/// A selector of one namespace cannot be listed, or not yet, when the agent begins anew.
+#[test]
+fn of_a_namespace_that_is_pending_nothing_is_forgotten_until_all_of_it_is_told() {
+    let mut facts = Facts::default();
+    let delta = |reset, upserted: &[(&str, &str)], removed: &[&str], pending: &[&str]| {
+        let fact = |(namespace, uid): &(&str, &str)| v1::CallerFact {
+            uid: (*uid).into(),
+            namespace: (*namespace).into(),
+            pod: "operator".into(),
+            ..v1::CallerFact::default()
+        };
+        Report::Callers(v1::CallerDelta {
+            reset,
+            upserted: upserted.iter().map(fact).collect(),
+            removed: removed.iter().map(|uid| (*uid).to_owned()).collect(),
+            pending: pending.iter().map(|namespace| (*namespace).to_owned()).collect(),
+            ..v1::CallerDelta::default()
+        })
+    };
+    let known = |facts: &Facts| {
+        facts.agents["east"]
+            .callers
+            .as_ref()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    folded(
+        &mut facts,
+        1,
+        delta(true, &[("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1")], &[], &[]),
+    );
+    // The agent starts anew: it has listed one of two selectors of `a`, and all of `b`.
+    facts.agent_connected("east", 2, &v1::AgentHello::default());
+    folded(&mut facts, 2, delta(true, &[("a", "a1"), ("b", "b2")], &[], &["a"]));
+    assert_eq!(known(&facts), ["a1", "a2", "a3", "b2"], "of `b` all is told");
+    assert!(facts.knows_callers("east", "a"), "what it told before counts");
+    folded(&mut facts, 2, delta(false, &[("a", "a4")], &["a1"], &["a"]));
+    assert_eq!(known(&facts), ["a2", "a3", "a4", "b2"], "what it saw go is gone");
+    assert_eq!(
+        folded(&mut facts, 2, delta(false, &[("a", "a3")], &[], &[])),
+        Change::Compile
+    );
+    assert_eq!(known(&facts), ["a3", "a4", "b2"]);
+
+    // To a hub that has just started.
+    let mut facts = Facts::default();
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    folded(
+        &mut facts,
+        1,
+        delta(true, &[("a", "a1"), ("b", "b1")], &[], &["a", "c"]),
+    );
+    let knows = |facts: &Facts| ["a", "b", "c"].map(|namespace| facts.knows_callers("east", namespace));
+    assert_eq!(knows(&facts), [false, true, false]);
+    assert_eq!(folded(&mut facts, 1, delta(false, &[], &[], &["c"])), Change::Compile);
+    assert_eq!(knows(&facts), [true, true, false]);
+    folded(&mut facts, 1, delta(false, &[], &[], &["a", "b", "c"]));
+    assert_eq!(knows(&facts), [true, true, false], "known once, known until it is gone");
+}
+
 #[test]
 fn figures_of_labelled_kinds_do_not_wake_the_compiler() {
     let mut facts = Facts::default();
@@ -336,6 +433,7 @@ fn figures_of_labelled_kinds_do_not_wake_the_compiler() {
             reset: false,
             upserted: vec![fact],
             removed: Vec::new(),
+            ..v1::CoverageDelta::default()
         };
         folded(&mut facts, 1, Report::Coverage(delta))
     };
@@ -409,6 +507,7 @@ fn a_namespace_that_is_made_or_made_anew_settles_for_a_while() {
             reset,
             upserted: all.iter().map(fact).collect(),
             removed: removed.iter().map(|name| (*name).to_owned()).collect(),
+            ..v1::NamespaceDelta::default()
         })
     };
     let new = |facts: &Facts| facts.agents["east"].settling.keys().cloned().collect::<Vec<_>>();

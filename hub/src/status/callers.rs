@@ -8,18 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use portolan_crds::selector::digest_of;
 use portolan_crds::{
     CallerReplica, CallersStatus, ConditionReason, ConditionType, Finding, STATUS_REPLICAS_MAX, ShardName,
     ShardingConfigSpec,
 };
+use portolan_wire::protocol::LABELS_MAX_BYTES;
 use portolan_wire::subscription::{CallerPod, Subscription};
+use portolan_wire::v1::CallerView;
 use portolan_wire::v1::resource::Body;
-use portolan_wire::v1::{CallerView, ExcessSelector, ResourceKind};
 
 use super::finding::nothing_in_force;
 use super::{Routers, Sources};
 use crate::acks::RouterState;
-use crate::compile::{Accepted, Ref, World, caller_selector, some_of};
+use crate::compile::{Accepted, AgentOrders, Ref, World, caller_selector, some_of};
 use crate::facts::Facts;
 
 const TYPE: ConditionType = ConditionType::Distributed;
@@ -222,17 +224,72 @@ fn shared(world: &World, name: &ShardName) -> Option<String> {
     })
 }
 
-/// Where the shard's selector matches more Pods than the agent tells.
-fn too_many(facts: &Facts, name: &ShardName, accepted: &Accepted) -> Option<String> {
+/// Where not all Pods that the shard's selector matches are known, and why.
+fn not_all_known(sources: Sources<'_>, name: &ShardName, accepted: &Accepted) -> Option<(ConditionReason, String)> {
+    let Sources { facts, world, .. } = sources;
     let selector = caller_selector(accepted)?.to_string();
-    let of_shard = |excess: &&ExcessSelector| excess.namespace == name.namespace() && excess.selector == selector;
-    facts.agents.iter().find_map(|(cluster, agent)| {
-        let excess = agent.excess.iter().find(of_shard)?;
-        Some(format!(
+    let mut orders = world.agent_configs.iter();
+    if let Some((cluster, _)) = orders.find(|(_, orders)| orders.left_out().has_selector(name, &selector)) {
+        let message = format!(
+            "spec.selector is not looked for in {cluster}: the ShardingConfigs of namespace {} ask for more selectors there than \
+             one namespace may: shorten them, or delete some",
+            name.namespace()
+        );
+        return Some((ConditionReason::TooMuch, message));
+    }
+    let mut in_namespace = facts
+        .agents
+        .iter()
+        .flat_map(|(cluster, agent)| agent.excess.iter().map(move |excess| (cluster, excess)))
+        .filter(|(_, excess)| excess.namespace == name.namespace())
+        .peekable();
+    // Few are: of most shards no text is made a digest of.
+    in_namespace.peek()?;
+    let digest = digest_of(&selector);
+    let (cluster, excess) = in_namespace.find(|(_, excess)| excess.digest == digest)?;
+    Some(if excess.fault.is_empty() {
+        let message = format!(
             "spec.selector matches {} Pods in {cluster}, and only the {} oldest are known to routers: narrow it, or delete Pods",
             excess.matched, excess.told
-        ))
+        );
+        (ConditionReason::TooManyCallers, message)
+    } else {
+        let message = format!(
+            "the agent of {cluster} cannot list the Pods that spec.selector matches, so new ones are not known to routers: {}",
+            excess.fault
+        );
+        (ConditionReason::CallersUnknown, message)
     })
+}
+
+/// What of the shard's wishes is left out although it is in force, in words; empty: nothing.
+fn left_out(world: &World, name: &ShardName, accepted: &Accepted) -> String {
+    let mut told = String::new();
+    if let Some(pods) = world.not_admitted.get(name) {
+        let _ = write!(
+            told,
+            "; matched by spec.selector, but no callers by spec.serviceAccounts: {}",
+            some_of(pods, ", ")
+        );
+    }
+    if let Some(pods) = world.unread_pods.get(name.namespace()) {
+        let _ = write!(
+            told,
+            "; Pods of this namespace with more than {LABELS_MAX_BYTES} bytes of labels, which no selector matches: {}",
+            some_of(pods, ", ")
+        );
+    }
+    let kinds = |orders: &AgentOrders| orders.left_out().kinds(name.namespace());
+    let orders = world.agent_configs.iter().filter(|_| !accepted.spec.limits.is_empty());
+    let most = orders.map(|(cluster, orders)| (kinds(orders), cluster)).max();
+    if let Some((count, cluster)) = most.filter(|(count, _)| *count > 0) {
+        let _ = write!(
+            told,
+            "; the limits of ShardingConfigs of this namespace name {count} kinds more than are labelled for one in {cluster}: of \
+             those routers choose objects by namespace"
+        );
+    }
+    told
 }
 
 pub(super) fn distributed(sources: Sources<'_>, name: &ShardName, callers: &CallersStatus) -> Finding {
@@ -246,23 +303,16 @@ pub(super) fn distributed(sources: Sources<'_>, name: &ShardName, callers: &Call
         let message = format!("{}; {shared}", progress(callers));
         return Finding::fails(TYPE, ConditionReason::CallersInSeveralShards, message);
     }
-    if let Some(excess) = too_many(facts, name, accepted) {
-        let message = format!("{}; {excess}", progress(callers));
-        return Finding::fails(TYPE, ConditionReason::TooManyCallers, message);
+    if let Some((reason, why)) = not_all_known(sources, name, accepted) {
+        return Finding::fails(TYPE, reason, format!("{}; {why}", progress(callers)));
     }
     if let Some(unsaved) = unsaved(world, name, routers) {
         let message = format!("{}; {unsaved}", progress(callers));
         return Finding::fails(TYPE, ConditionReason::Progressing, message);
     }
-    let silent = silent_homes(world, &accepted.spec);
+    let silent = silent_homes(facts, name, &accepted.spec);
     let mut found = served(callers, connected(routers, name).count(), &silent);
-    if let Some(pods) = world.not_admitted.get(name) {
-        let _ = write!(
-            found.message,
-            "; matched by spec.selector, but no callers by spec.serviceAccounts: {}",
-            some_of(pods, ", ")
-        );
-    }
+    found.message.push_str(&left_out(world, name, accepted));
     found
 }
 
@@ -296,11 +346,12 @@ fn progress(callers: &CallersStatus) -> String {
     )
 }
 
-/// Caller clusters whose agents have not told this process of any Pods.
-fn silent_homes<'a>(world: &World, spec: &'a ShardingConfigSpec) -> Vec<&'a str> {
+/// Caller clusters whose agents have not told this process of all Pods in the shard's namespace.
+fn silent_homes<'a>(facts: &Facts, name: &ShardName, spec: &'a ShardingConfigSpec) -> Vec<&'a str> {
     let homes = spec.caller_clusters.iter().map(String::as_str);
+    let accepted = |home: &str| facts.members.get(home).is_some_and(|member| member.accept);
     homes
-        .filter(|home| world.is_unknown(ResourceKind::CallerView, home))
+        .filter(|home| accepted(home) && !facts.knows_callers(home, name.namespace()))
         .collect()
 }
 

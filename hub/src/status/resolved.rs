@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use portolan_crds::{ConditionReason, ConditionType, Finding};
+use portolan_wire::protocol::LABELS_MAX_BYTES;
 
 use super::finding::nothing_in_force;
 use crate::compile::{Verdict, WantedMember, some_of};
@@ -61,7 +62,19 @@ pub(super) fn resolved(facts: &Facts, verdict: &Verdict, in_force: bool) -> Find
         let message = format!("the inventory of {} has not been reported yet", unreported.join(", "));
         Finding::unknown(TYPE, ConditionReason::WaitingForAgent, message)
     } else {
-        let count: usize = members.iter().map(|member| member.namespaces.len()).sum();
-        Finding::holds(TYPE, format!("{count} namespaces in {} clusters", members.len()))
+        Finding::holds(TYPE, counted(members, &pairs(|member| &member.unread)))
     }
+}
+
+/// How many namespaces there are; `unread`: those whose labels nobody knows.
+fn counted(members: &[WantedMember], unread: &[String]) -> String {
+    let count: usize = members.iter().map(|member| member.namespaces.len()).sum();
+    let unread = match unread {
+        [] => String::new(),
+        unread => format!(
+            "; with more than {LABELS_MAX_BYTES} bytes of labels, so that no namespaceSelector chooses them: {}",
+            some_of(unread, ", ")
+        ),
+    };
+    format!("{count} namespaces in {} clusters{unread}", members.len())
 }

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use self::pages::Pages;
 use super::reviews::{AgentSessions, Question, Registered};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::ca::{Authorities, Holder};
@@ -31,6 +32,8 @@ use crate::peer::Peer;
 use crate::pins::{AgentKey, PinError, Pins, still_published};
 use crate::proof::{Nonce, proven};
 use crate::standing::{for_log, not_pinned, pin_or_note, standing};
+
+mod pages;
 
 /// Two restores of one member are counted at least this far apart, as each makes its callers list anew.
 const BETWEEN_RESTORES: Duration = Duration::from_mins(5);
@@ -92,6 +95,7 @@ impl AgentControl for AgentService {
             next_review: 1,
             nonce,
             proved: None,
+            pages: Pages::default(),
         };
         let token = self.tasks.token();
         self.tasks.spawn("agent-session", async move {
@@ -138,6 +142,7 @@ struct AgentSession {
     nonce: Nonce,
     /// When the agent showed a key last.
     proved: Option<Instant>,
+    pages: Pages,
 }
 
 impl AgentSession {
@@ -296,7 +301,12 @@ impl AgentSession {
     }
 
     fn hear(&mut self, said: Option<Said>) -> Result<(), Status> {
-        let report = match said {
+        let Some(said) = said else { return Ok(()) };
+        let whole = self.pages.take(said).map_err(|error| beyond(&self.cluster, &error))?;
+        if whole.is_none() {
+            return Ok(());
+        }
+        let report = match whole {
             Some(Said::Heartbeat(beat)) => Report::Heartbeat(beat, Timestamp::now()),
             Some(Said::Namespaces(delta)) => Report::Namespaces(delta),
             Some(Said::Coverage(delta)) => Report::Coverage(delta),
@@ -305,6 +315,7 @@ impl AgentSession {
             Some(Said::Allowed(allowed)) => Report::Allowed(allowed),
             Some(Said::CallerExcess(excess)) => Report::Excess(excess),
             Some(Said::Fences(fences)) => Report::Fences(fences),
+            Some(Said::NodeNames(names)) => Report::Nodes(names),
             Some(Said::Policies(policies)) => Report::Policies(policies),
             Some(Said::TokenReviewed(reviewed)) => {
                 if let Some(answer) = self.reviews.remove(&reviewed.id) {

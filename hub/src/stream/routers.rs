@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use portolan_runtime::Tasks;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, LOCKS, POLICIES};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, POLICIES};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
@@ -25,10 +25,11 @@ use super::offers::Offers;
 use super::transaction::{Holding, Transaction};
 use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::access::AccessReviewer;
-use crate::acks::{Acks, Held, LedgerPosition, RouterState};
+use crate::acks::{Acks, Held, LedgerPosition, Renewals, RouterState};
 use crate::ca::{Authorities, Holder};
 use crate::compile::Ref;
 use crate::distribute::Worlds;
+use crate::index::Index;
 use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
 use crate::routers::{Enrolled, Routers};
@@ -53,12 +54,15 @@ const MAX_REVIEWS: usize = 32;
 #[derive(Clone)]
 pub(crate) struct RouterService {
     pub(crate) worlds: Worlds,
+    pub(crate) index: Arc<Index>,
     pub(crate) acks: Arc<Acks>,
     pub(crate) offers: Arc<Offers>,
     pub(crate) shares: Arc<Arbiter>,
     pub(crate) access: AccessReviewer,
     pub(crate) routers: Routers,
     pub(crate) ca: Arc<Authorities>,
+    /// For longer no leader lock counts without a renewal.
+    pub(crate) longest_lease: Duration,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: Tasks,
 }
@@ -82,7 +86,10 @@ impl RouterControl for RouterService {
         let Some(Said::Hello(hello)) = first(&mut inbound).await?.kind else {
             return Err(Status::invalid_argument("the first message must be a hello"));
         };
-        let welcome = welcome(hello.protocol, hello.oldest_protocol)?;
+        let welcome = v1::Welcome {
+            longest_lease_seconds: u32::try_from(self.longest_lease.as_secs()).unwrap_or(u32::MAX),
+            ..welcome(hello.protocol, hello.oldest_protocol)?
+        };
         let subscription = subscribed(&enrolled.subscription(&peer.subscription()?)?, &hello)?;
         let mut worlds = self.worlds.clone();
         let known = tokio::time::timeout(KNOWN_WITHIN, worlds.wait_for(Option::is_some)).await;
@@ -213,6 +220,7 @@ fn introduced(epoch: u64, hello: v1::RouterHello) -> RouterState {
         reads_views: says(&hello, CURSOR_FORMAT_2),
         says_epochs: says(&hello, FENCE),
         hands_locks_over: says(&hello, LOCKS),
+        renewals: Renewals::of(says(&hello, HELD_LOCKS)),
         serves_policies: says(&hello, POLICIES),
         earlier_answered: hello.earlier_answered,
         seen: LedgerPosition {

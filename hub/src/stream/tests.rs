@@ -49,12 +49,14 @@ async fn report(agent: &TestAgent, callers: &[&str]) {
         labels: [("app".to_owned(), "op".to_owned())].into(),
         phase: "Running".into(),
         created_unix_seconds: None,
+        ..v1::CallerFact::default()
     });
     agent
         .say(AgentSaid::Callers(v1::CallerDelta {
             reset: true,
             upserted: upserted.collect(),
             removed: vec![],
+            ..v1::CallerDelta::default()
         }))
         .await;
     agent

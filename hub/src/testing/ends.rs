@@ -63,6 +63,7 @@ impl TestRouter {
                 | v1::router_update::Kind::CaughtUp(_)
                 | v1::router_update::Kind::Alone(_)
                 | v1::router_update::Kind::LastAnswers(_)
+                | v1::router_update::Kind::NamespaceFound(_)
                 | v1::router_update::Kind::Trust(_)
                 | v1::router_update::Kind::Shares(_) => {}
             }

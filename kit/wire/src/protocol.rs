@@ -27,6 +27,28 @@ pub const FENCE: &str = "fence";
 /// Capability of a router that hands leader locks over, and tells how far it is with that, as its Hello tells it.
 pub const LOCKS: &str = "locks";
 
+/// Capability of a router that refuses writes of callers which may lead another shard, and tells which locks callers may hold, as
+/// its Hello tells it.
+pub const HELD_LOCKS: &str = "held-locks";
+
+/// Capability of a hub that takes an agent's deltas in several messages, as its Welcome tells it.
+pub const REPORT_PAGES: &str = "report-pages";
+
+/// Most bytes of a message by which an agent reports, to a hub that takes its deltas in several.
+pub const REPORT_PAGE_MAX_BYTES: usize = 1024 * 1024;
+
+/// Most bytes of one object's labels that agents tell: far less is in use. The API server bounds them by the object's size alone.
+pub const LABELS_MAX_BYTES: usize = 64 * 1024;
+
+/// Most selectors of which an agent reports that not all of their Pods are told.
+pub const EXCESS_MAX: usize = 2_000;
+
+/// Most bytes of a text by which an agent reports why something cannot be had.
+pub const FAULT_MAX_BYTES: usize = 256;
+
+/// Most bytes of a message that agents take, and so of a configuration.
+pub const AGENT_UPDATE_MAX_BYTES: usize = 4 * 1024 * 1024;
+
 /// How long what was sent may still arrive and be carried out, whatever became of who sent it: a quarter of an hour is the longest
 /// that systems go on sending what the other side does not take, and what arrives is worked on for a minute. Routers and hub go by it.
 pub const UNDER_WAY_FOR: Duration = Duration::from_mins(20);
@@ -37,6 +59,9 @@ pub const NO_SUCH_NAMESPACE: &str = "there is no such Namespace";
 /// Namespaces of one member that are ordered to be closed at a time, and told of: FenceOrder, FenceState. Each takes the agent
 /// some requests; the others follow.
 pub const MAX_FENCES: usize = 1_000;
+
+/// Nodes of one member whose names are told: three times what Kubernetes is tested with; eight bytes each.
+pub const MAX_NODE_NAMES: usize = 16_384;
 
 /// Revision from which on the one before is spoken too. Revision 2 shares no resource with 1.
 const FIRST_WITH_A_PREDECESSOR: u32 = 3;

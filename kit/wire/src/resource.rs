@@ -10,6 +10,7 @@ impl Resource {
             Body::Target(target) => (ResourceKind::Target, target.cluster.clone()),
             Body::MemberIdentity(identity) => (ResourceKind::MemberIdentity, identity.cluster.clone()),
             Body::Coverage(coverage) => (ResourceKind::Coverage, coverage.cluster.clone()),
+            Body::Nodes(nodes) => (ResourceKind::Nodes, nodes.cluster.clone()),
             Body::Ownership(owned) => (ResourceKind::Ownership, format!("{}/{}", owned.cluster, owned.shard)),
             Body::Shard(shard) => (ResourceKind::Shard, shard.name.clone()),
             Body::CallerView(view) => (

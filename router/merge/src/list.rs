@@ -22,7 +22,7 @@
 //! }
 //! assert_eq!(merge.wants(), Wants::Meta);
 //! // All metadata is known: a driver makes the merged cursor of it.
-//! let meta = MergedMeta { resource_version: "the cursor".to_owned(), continue_: None, remaining: None };
+//! let meta = MergedMeta { resource_version: "the cursor".to_owned(), ..MergedMeta::default() };
 //! merge.set_meta(meta, &mut out)?;
 //! assert_eq!(merge.wants(), Wants::Done);
 //! let list = String::from_utf8(out.into_iter().flatten().collect()).unwrap();
@@ -101,6 +101,8 @@ pub struct LegMeta {
     pub continue_: Option<String>,
     /// How many objects follow, if the member says so.
     pub remaining: Option<i64>,
+    /// The `shardSelector` that the member has kept to (KEP-5866).
+    pub shard_selector: Option<String>,
 }
 
 /// The merged list's metadata.
@@ -112,6 +114,15 @@ pub struct MergedMeta {
     pub continue_: Option<String>,
     /// `remainingItemCount`; where several members are asked nobody knows.
     pub remaining: Option<i64>,
+    /// The `shardSelector` that all members have kept to, echoed as `shardInfo`: who finds none selects for itself.
+    pub shard_selector: Option<String>,
+}
+
+/// What all members have kept to. One that knows no such selector has sent all.
+pub fn shard_selector(metas: &[Option<LegMeta>]) -> Option<String> {
+    let mut selectors = metas.iter().map(|meta| meta.as_ref()?.shard_selector.as_ref());
+    let first = selectors.next()??;
+    selectors.all(|other| other == Some(first)).then(|| first.clone())
 }
 
 /// Why there is no list, and whose fault it is.

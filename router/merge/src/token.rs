@@ -53,7 +53,7 @@ pub struct Token {
 /// How what is left of a paged list is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
-    /// The value that the first page had.
+    /// As it was on the first page.
     Pinned,
     /// After an expiry: as it is now.
     Now,

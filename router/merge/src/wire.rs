@@ -29,6 +29,10 @@ pub const LIST_META_VERSION: u64 = 2;
 pub const LIST_META_CONTINUE: u64 = 3;
 /// `ListMeta`: a number, not bytes.
 pub const LIST_META_REMAINING: u64 = 4;
+/// `metav1.ListMeta.shardInfo`.
+pub const LIST_META_SHARD_INFO: u64 = 5;
+/// `metav1.ShardInfo.selector`.
+pub const SHARD_INFO_SELECTOR: u64 = 1;
 /// `ObjectMeta`: the name.
 pub const META_NAME: u64 = 1;
 /// `ObjectMeta`: the namespace.

@@ -82,16 +82,102 @@ async fn a_client_that_never_speaks_tls_is_let_go() {
 #[tokio::test]
 async fn heads_are_bounded() {
     let (backend, router) = start(Bounds::default()).await;
-    let long = format!("GET /livez HTTP/1.1\r\nHost: r\r\nx: {}\r\n\r\n", "y".repeat(100 << 10));
-    assert!(raw(&router, long.as_bytes()).await.starts_with("HTTP/1.1 431"));
-    let many = format!("GET /livez HTTP/1.1\r\nHost: r\r\n{}\r\n", "x: y\r\n".repeat(200));
-    assert!(raw(&router, many.as_bytes()).await.starts_with("HTTP/1.1 431"));
-    let path = format!("GET /livez?{} HTTP/1.1\r\nHost: r\r\n", "y".repeat(60 << 10));
-    let fits = raw(&router, format!("{path}\r\n").as_bytes()).await;
+    let with = |header: usize| format!("GET /livez HTTP/1.1\r\nHost: r\r\nx: {}\r\n\r\n", "y".repeat(header));
+    for (kib, status, told) in [
+        (70, "200", "ok"),
+        (1000, "200", "ok"),
+        (1100, "431", "\"kind\":\"Status\""),
+        (3000, "431", ""),
+    ] {
+        let answer = raw(&router, with(kib << 10).as_bytes()).await;
+        let expected = format!("HTTP/1.1 {status}");
+        assert!(
+            answer.starts_with(&expected) && answer.contains(told),
+            "{kib}: {answer}"
+        );
+    }
+    let many = format!("GET /livez HTTP/1.1\r\nHost: r\r\n{}\r\n", "x: y\r\n".repeat(1_000));
+    assert!(raw(&router, many.as_bytes()).await.starts_with("HTTP/1.1 200"));
+    let path = format!("GET /livez?{} HTTP/1.1\r\nHost: r\r\n\r\n", "y".repeat(60 << 10));
+    let fits = raw(&router, path.as_bytes()).await;
     assert!(fits.starts_with("HTTP/1.1 200"), "{fits}");
-    let over = raw(&router, format!("{path}x: {}\r\n\r\n", "y".repeat(8 << 10)).as_bytes()).await;
-    assert!(over.starts_with("HTTP/1.1 4"), "{over}");
     assert_eq!(backend.seen.requests(), 0);
+}
+
+/// As an HTTP/2 client sends it, in as many frames as it takes.
+#[tokio::test]
+async fn a_large_head_over_http_2_is_served_or_refused_by_a_status() {
+    let (_backend, router) = start(Bounds::default()).await;
+    for config in [
+        None,
+        Some(tls::client_config(router.trust.clone(), None, tls::ALPN_GRPC).unwrap()),
+    ] {
+        let stream = match config {
+            None => router.connect(tls::ALPN_GRPC).await,
+            // Nobody knows whose it is.
+            Some(config) => router.connect_with(config).await,
+        };
+        let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+        spawn(async move {
+            let _ = connection.await;
+        });
+        for (kib, status) in [(70, 200), (1_000, 200), (1_100, 431), (5, 200)] {
+            let mut request = ask("GET", "/livez", "").map(drop);
+            let long = "y".repeat(kib << 10);
+            request.headers_mut().insert("x-long", long.parse().unwrap());
+            sender = sender.ready().await.unwrap();
+            let (answer, _) = sender.send_request(request, true).unwrap();
+            let answer = tokio::time::timeout(PATIENCE, answer).await.expect("an answer");
+            assert_eq!(answer.unwrap().status(), status, "{kib} KiB");
+        }
+        let mut request = ask("GET", "/livez", "").map(drop);
+        for _ in 0..5_000 {
+            request.headers_mut().append("x", "y".parse().unwrap());
+        }
+        let (answer, _) = sender.send_request(request, true).unwrap();
+        assert_eq!(answer.await.unwrap().status(), 200, "however many there are");
+    }
+}
+
+#[tokio::test]
+async fn health_checks_of_load_balancers_need_no_host_and_no_identity() {
+    let (backend, router) = start(Bounds::default()).await;
+    for (request, status) in [
+        ("GET /livez HTTP/1.0\r\n\r\n", "200"),
+        ("OPTIONS / HTTP/1.0\r\n\r\n", "405"),
+        ("OPTIONS / HTTP/1.1\r\nHost: r\r\n\r\n", "405"),
+        ("GET /livez HTTP/1.1\r\n\r\n", "400"),
+    ] {
+        let answer = raw(&router, request.as_bytes()).await;
+        let answered = answer.split(' ').nth(1);
+        assert_eq!(answered, Some(status), "{request}: {answer}");
+    }
+    assert_eq!(backend.seen.requests(), 0);
+}
+
+#[tokio::test]
+async fn an_idle_connection_outlives_the_time_for_a_head() {
+    let (_backend, router) = start(Bounds {
+        head_timeout: Duration::from_millis(200),
+        ..Bounds::default()
+    })
+    .await;
+    let mut stream = router.connect(tls::ALPN_HTTP1).await;
+    let mut buffer = [0; 4096];
+    for _ in 0..3 {
+        stream
+            .write_all(b"GET /livez HTTP/1.1\r\nHost: r\r\n\r\n")
+            .await
+            .unwrap();
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await.unwrap();
+        assert!(buffer[..read.unwrap()].starts_with(b"HTTP/1.1 200"));
+        let silent = tokio::time::timeout(Duration::from_millis(500), stream.read(&mut buffer)).await;
+        assert!(silent.is_err(), "it stays: {silent:?}");
+    }
+    // The next head has its own time, from its first byte.
+    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: r").await.unwrap();
+    let closed = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
 }
 
 #[tokio::test]

@@ -233,6 +233,7 @@ fn resources(member: &Backend, signer: &Signer) -> Vec<v1::Resource> {
     };
     let view = told::CallerView {
         created_unix_seconds: None,
+        writes_closed: None,
         policies: Vec::new(),
         home_cluster: "east".to_owned(),
         pod_uid: "u1".to_owned(),

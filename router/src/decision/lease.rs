@@ -2,14 +2,16 @@
 //! operator: this renames it in bodies.
 //!
 //! JSON and YAML by value, protobuf by walking the envelope; everything else in the body is preserved. Pure, bounded by
-//! the body; bodies arrive whole (a lock is small), but for a watch's, whose events do. A request that cannot be read is
+//! the body; bodies arrive whole (a lock is small), but for a watch's, whose events do, and a list's, which may be large. A request that cannot be read is
 //! refused, because it would create or change an object of another name; an answer that cannot be read is passed on as it
 //! is. Called by `dispatch` for plans whose rewrite has a lease, or shows one.
 
 mod events;
 mod json;
+mod list;
 mod moved;
 mod proto;
+mod record;
 #[cfg(test)]
 mod tests;
 
@@ -18,22 +20,17 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 
 pub(crate) use self::events::Events;
+pub(crate) use self::list::Renaming;
 pub(crate) use self::moved::{Step, step};
+pub(crate) use self::record::record;
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding};
 use crate::value::snapshot::LeaseName;
 
+/// Annotation by which a ConfigMap or an Endpoints carries a lock, as client-go has it.
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// Between who renews and this router.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(5);
-
-/// The name of the Lease that the body of a create makes, as the client names it; empty if the member is to name it.
-pub(crate) fn name(content_type: Option<&str>, body: &[u8]) -> Result<String, Fault> {
-    let encoding = Encoding::required(content_type)?;
-    Ok(match encoding {
-        Encoding::Protobuf => proto::name(body).ok_or_else(unreadable)?,
-        Encoding::Json | Encoding::Yaml => json::name(&object::parse(encoding, body)?).to_owned(),
-    })
-}
 
 /// Whether somebody holds a Lease, as its member says it in JSON: one that says no time is held for ever.
 pub(crate) fn is_alive(lease: &[u8], now: Timestamp) -> Result<bool, serde_json::Error> {

@@ -17,13 +17,18 @@ mod leases;
 mod merged;
 mod need;
 mod new_namespace;
+mod nodes;
 pub(crate) mod owners;
 mod past;
+pub(crate) mod reviews;
 mod rule;
 mod scope;
 mod single;
 #[cfg(test)]
 mod tests;
+pub(crate) mod twins;
+pub(crate) mod unowned;
+mod well_known;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -36,6 +41,7 @@ use self::forward::{Refusal, Route};
 pub(crate) use self::need::{BodyRule, Change, LabelCheck, LockMove, Need};
 pub(crate) use self::past::plan_as_of;
 pub(crate) use self::rule::Rule;
+pub(crate) use self::unowned::{Absent, Presence, Unowned};
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Impersonation, Verb, View};
 use crate::value::document::Wanted;
@@ -68,6 +74,8 @@ pub(crate) enum Plan {
     Choose(Box<Choose>),
     /// Delete a collection in each of several members, or in none.
     DeleteEach(Vec<Candidate>),
+    /// A review, of which the body tells which of these members answers; see [`reviews`].
+    Review(Vec<Arc<str>>),
     /// Discovery and OpenAPI, united from several members'.
     Discovery(Box<Wanted>),
     /// The router answers itself.
@@ -86,7 +94,7 @@ pub(crate) enum LocalAnswer {
 }
 
 /// How one request goes to one member.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Forward {
     /// The member.
     pub(crate) target: Arc<Target>,
@@ -207,7 +215,7 @@ impl Forward {
 
     /// Whether the router must have all of the request's body before it sends any of it.
     pub(crate) fn gathers(&self) -> bool {
-        let told = |need: &Need| matches!(need, Need::Owners | Need::Body(_));
+        let told = |need: &Need| matches!(need, Need::Owners | Need::Twins(_) | Need::Body(_));
         // Nobody reads the body of a watch.
         let renames = self.rewrite.touches_bodies() && self.traffic.class != TrafficClass::Watch;
         renames || self.needs.iter().any(told)
@@ -217,7 +225,7 @@ impl Forward {
     pub(crate) fn access(&self) -> impl Iterator<Item = &Check> {
         self.needs.iter().filter_map(|need| match need {
             Need::Access(check) => Some(check),
-            Need::Owners | Need::Labels(_) | Need::Body(_) | Need::Lock(_) => None,
+            Need::Owners | Need::Twins(_) | Need::Labels(_) | Need::Body(_) | Need::Lock(_) => None,
         })
     }
 

@@ -87,6 +87,7 @@ impl Reach {
             Plan::Choose(choose) => of_candidates(&choose.candidates),
             Plan::DeleteEach(parts) => of_candidates(parts),
             Plan::Discovery(wanted) => wanted.members.iter().map(|one| one.cluster.clone()).collect(),
+            Plan::Review(clusters) => clusters.clone(),
             Plan::Local(_) | Plan::Refuse(_) => Vec::new(),
         };
         Self {
@@ -112,6 +113,11 @@ fn is_election(plan: &Plan) -> Option<bool> {
         Plan::Choose(choose) if choose.candidates.iter().any(|one| one.forward.is_priority()) => None,
         // A list or a watch of its Lease alone.
         Plan::FanOut(fan) => Some(!fan.legs.is_empty() && fan.legs.iter().all(|leg| leg.forward.is_priority())),
-        Plan::Choose(_) | Plan::DeleteEach(_) | Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => Some(false),
+        Plan::Choose(_)
+        | Plan::DeleteEach(_)
+        | Plan::Review(_)
+        | Plan::Discovery(_)
+        | Plan::Local(_)
+        | Plan::Refuse(_) => Some(false),
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn rewrite_head(
     };
     headers::strip_request(&mut head.headers, forward.traffic.class == TrafficClass::Upgrade);
     if forward.rewrite.touches_bodies() {
-        headers::accept_renamable(&mut head.headers);
+        headers::accept_renamable(&mut head.headers, forward.traffic.class == TrafficClass::List);
         head.headers.remove(ACCEPT_ENCODING);
         // The body is buffered and may change: whoever sends it knows its length.
         head.headers.remove(CONTENT_LENGTH);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::request::Parts;
 use portolan_crds::duration::parse_duration;
 
-use super::{MAX_HEAD_BYTES, MAX_HEADERS};
-use crate::value::classify::ApiRequest;
+use super::MAX_HEAD_BYTES;
+use crate::value::classify::{ApiRequest, Verb};
 use crate::value::fault::Fault;
 
 /// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
@@ -25,12 +25,8 @@ pub(super) fn timeout(asked: &ApiRequest, default: Duration) -> Duration {
     wanted.map_or(default, |wanted| wanted.min(MAX_TIMEOUT) + TIMEOUT_GRACE)
 }
 
-/// hyper's own bound is that of a buffer, and heads of up to twice its size can slip through.
+/// Heads are read up to twice the bound; what is beyond that hyper and h2 refuse without a Status.
 pub(super) fn check_size(head: &Parts) -> Result<(), Fault> {
-    if head.headers.len() > MAX_HEADERS {
-        let message = format!("the request has more than {MAX_HEADERS} headers");
-        return Err(Fault::BadRequest(message));
-    }
     let uri = head.uri.path_and_query().map_or(0, |path| path.as_str().len());
     let headers = head
         .headers
@@ -40,5 +36,21 @@ pub(super) fn check_size(head: &Parts) -> Result<(), Fault> {
         return Ok(());
     }
     let message = format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes");
-    Err(Fault::BadRequest(message))
+    Err(Fault::HeadTooLarge(message))
+}
+
+/// Nobody can be asked who the client is or what it may do: to an informer 429, because it lists anew after a 503.
+pub(super) fn not_yet(asked: &ApiRequest, fault: Fault) -> Fault {
+    match fault {
+        Fault::Unavailable {
+            message,
+            cluster,
+            sent: false,
+        } if matches!(asked.verb, Verb::List | Verb::Watch) => Fault::TooManyRequests {
+            message,
+            retry_after_seconds: 1,
+            cluster,
+        },
+        other => other,
+    }
 }

@@ -3,7 +3,10 @@
 //!
 //! Nothing is decided here: a stage returns a `Fault` or the request goes on. Caller: `edge`.
 
+mod absent;
+mod documents;
 mod judged;
+mod review;
 
 use std::sync::Arc;
 
@@ -17,7 +20,7 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use super::after::After;
-use super::bounds::{TIMEOUT_GRACE, check_size, timeout};
+use super::bounds::{TIMEOUT_GRACE, check_size, not_yet, timeout};
 use super::carried::Carried;
 use super::completion::Completion;
 use super::health;
@@ -25,7 +28,6 @@ use super::namespace::{self, Basis};
 use super::ordered;
 use super::{Connection, Edge, Served, span};
 use crate::decision::injection::Injection;
-use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
 use crate::decision::policy::Reach;
 use crate::resource::access::ProxyQuestion;
@@ -37,8 +39,8 @@ use crate::stage::fanout::socket::Switch;
 use crate::stage::fanout::{Asking, Fan};
 use crate::stage::identify::Sender;
 use crate::stage::preflight::Pending;
+use crate::stage::reply;
 use crate::value::classify::{self, ApiRequest, Verb, View};
-use crate::value::document::Wanted;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{Caller, Snapshot};
 use crate::value::traffic::{Traffic, TrafficClass};
@@ -75,6 +77,7 @@ impl Call<'_> {
         let (head, body) = request.into_parts();
         let asked = Box::new(self.classify(&head)?);
         self.not_while_draining(&asked)?;
+        health::served(&asked)?;
         if let Some(local) = plan::local(&asked) {
             return Ok(Served::local(self.local(local, &asked)));
         }
@@ -99,6 +102,10 @@ impl Call<'_> {
                 let (admitted, _) = self.admit((Life::of_fan(fan.watch), false), &request, body).await?;
                 Box::pin(self.fan_out(*fan, request, admitted)).await
             }
+            Plan::Review(_) => {
+                let (admitted, body) = self.admit((Life::Unary, true), &request, body).await?;
+                Box::pin(self.review(request, admitted, body)).await
+            }
             Plan::Discovery(wanted) => {
                 let (admitted, _) = self.admit((Life::Unary, false), &request, body).await?;
                 Box::pin(self.discover(&wanted, request, admitted)).await
@@ -120,7 +127,10 @@ impl Call<'_> {
     ) -> Result<(Planned, Identified), Fault> {
         let edge = &self.edge.parts;
         let routing = edge.routing.load();
-        let caller = self.identify(&head, &asked, &routing.snapshot).await?;
+        let mut caller = self.identify(&head, &asked, &routing.snapshot).await?;
+        if !asked.is_read() {
+            caller = edge.routing.writing(caller);
+        }
         self.connection.is_known();
         self.name(&caller);
         let Basis {
@@ -227,7 +237,7 @@ impl Call<'_> {
     /// To one member.
     async fn forward(
         &self,
-        forward: Box<Forward>,
+        mut forward: Box<Forward>,
         request: Identified,
         mut admitted: Admitted,
         mut body: Body,
@@ -237,7 +247,8 @@ impl Call<'_> {
             let pending = self.pending(&request);
             let checked = Box::pin(self.edge.preflight.check(&forward, pending, &mut body));
             let checked = checked.instrument(span::preflight("check")).await;
-            checked.map_err(|fault| not_yet(&request.asked, fault))?;
+            let warning = checked.map_err(|fault| not_yet(&request.asked, fault))?;
+            forward.warning = forward.warning.or(warning);
         }
         admitted.asked(&body);
         let Identified {
@@ -259,7 +270,7 @@ impl Call<'_> {
         let right = long.then(ask).flatten();
         let deadline = (!long).then_some(deadline);
         let injection = self.edge.watch_injection(injection, &asked, &caller);
-        let after = After::of(&caller, &asked, &head.headers, &forward.target.cluster);
+        let after = After::of(&caller, &asked, &head.headers, &forward);
         let leg = Leg {
             deadline,
             forward,
@@ -324,7 +335,7 @@ impl Call<'_> {
         mut body: Body,
     ) -> Result<Served, Fault> {
         let preflight = &self.edge.preflight;
-        let makes_namespace = matches!(choose.by, By::NewNamespace(_) | By::Unowned(_));
+        let makes_namespace = choose.makes_namespace();
         let chosen = preflight.choose(choose, self.pending(&request), &mut body);
         let forward = chosen.instrument(span::preflight("choose")).await?;
         let cluster = forward.target.cluster.clone();
@@ -345,7 +356,9 @@ impl Call<'_> {
 
     /// To members of a shard, for one collection.
     async fn fan_out(self, plan: FanOut, mut request: Identified, admitted: Admitted) -> Result<Served, Fault> {
+        let plan = self.unless_somewhere(plan, &request).await?;
         let long = plan.watch;
+        let yaml = !long && reply::takes_yaml(&mut request.head.headers);
         let switch = match &request.asked.upgrade {
             Some(upgrade) if long && upgrade.protocol.eq_ignore_ascii_case("websocket") => {
                 Some(Switch::of(&mut request.head)?)
@@ -385,6 +398,7 @@ impl Call<'_> {
                 .await
                 .map_err(|_| overdue)??,
         };
+        let response = if yaml { reply::in_yaml(response) } else { response };
         let (response, socket) = match switch {
             Some(switch) => switch.switch(response),
             None => (response, None),
@@ -395,19 +409,6 @@ impl Call<'_> {
             deadline,
             tunnel: socket.map(|socket| Box::new(Carried::Socket(socket))),
             ..Served::of(response, admitted)
-        })
-    }
-
-    /// From what members have said they serve.
-    async fn discover(self, wanted: &Wanted, request: Identified, admitted: Admitted) -> Result<Served, Fault> {
-        let edge = &self.edge.parts;
-        self.edge.preflight.allowed(&request.caller, &wanted.checks).await?;
-        let hash = request.asked.query.first("hash");
-        let snapshot = &request.routing.snapshot;
-        let answer = edge.discovery.answer(wanted, hash.as_deref(), &request.head, snapshot);
-        Ok(Served {
-            deadline: Some(request.started + edge.request_timeout),
-            ..Served::of(answer.await?, admitted)
         })
     }
 
@@ -450,7 +451,7 @@ impl Call<'_> {
                 record.audited = all.clone().any(audits);
                 record.class = all.next().map(|forward| forward.traffic.class);
             }
-            Plan::DeleteEach(_) => record.class = Some(TrafficClass::Unary),
+            Plan::DeleteEach(_) | Plan::Review(_) => record.class = Some(TrafficClass::Unary),
             Plan::Discovery(_) | Plan::Local(_) | Plan::Refuse(_) => {}
         }
     }
@@ -469,30 +470,6 @@ impl Call<'_> {
 
     fn local(&self, answer: LocalAnswer, asked: &ApiRequest) -> Response<Bytes> {
         let (code, said) = health::answer(answer, asked, self.edge.parts.readiness.checks());
-        text(code, said.into())
-    }
-}
-
-fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let plain = http::HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(http::header::CONTENT_TYPE, plain);
-    response
-}
-
-/// Nobody can be asked who the client is or what it may do: to an informer 429, because it lists anew after a 503.
-fn not_yet(asked: &ApiRequest, fault: Fault) -> Fault {
-    match fault {
-        Fault::Unavailable {
-            message,
-            cluster,
-            sent: false,
-        } if matches!(asked.verb, Verb::List | Verb::Watch) => Fault::TooManyRequests {
-            message,
-            retry_after_seconds: 1,
-            cluster,
-        },
-        other => other,
+        health::text(code, said.into())
     }
 }

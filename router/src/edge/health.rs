@@ -5,14 +5,35 @@
 
 use std::fmt::Write as _;
 
-use http::StatusCode;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Response, StatusCode};
 use portolan_runtime::Check;
 
 use crate::decision::plan::LocalAnswer;
-use crate::value::classify::ApiRequest;
+use crate::value::classify::{ApiRequest, View};
+use crate::value::fault::Fault;
 
 /// Passes wherever it is asked.
 const PING: &str = "ping";
+
+/// 405 for what load balancers ask that know no more of a server than its port. Needs no identity, as health does.
+pub(super) fn served(asked: &ApiRequest) -> Result<(), Fault> {
+    if asked.method != Method::OPTIONS || asked.view != View::Merged || asked.path != "/" {
+        return Ok(());
+    }
+    let message = "OPTIONS is not served: GET /readyz tells whether this router is ready".to_owned();
+    Err(Fault::MethodNotAllowed(message))
+}
+
+/// As an API server answers what is no object.
+pub(super) fn text(status: StatusCode, body: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, plain);
+    response
+}
 
 /// The answer. `parts`: of the router.
 pub(super) fn answer(kind: LocalAnswer, asked: &ApiRequest, parts: Vec<Check>) -> (StatusCode, String) {
@@ -90,7 +111,7 @@ fn all(root: &str, asked: &ApiRequest, checks: &[Check]) -> (StatusCode, String)
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderMap, Method};
+    use http::HeaderMap;
 
     use super::*;
     use crate::decision::plan;

@@ -62,7 +62,10 @@ pub(super) async fn planned(edge: &Edge, asked: &ApiRequest, routing: Arc<Routin
 /// The plan by what is known now; `None` if the caller is gone.
 fn anew(edge: &Edge, asked: &ApiRequest, caller: &Caller) -> Option<Basis> {
     let routing = edge.parts.routing.load();
-    let caller = replan::current(caller, &routing.snapshot)?;
+    let mut caller = replan::current(caller, &routing.snapshot)?;
+    if !asked.is_read() {
+        caller = edge.parts.routing.writing(caller);
+    }
     let planned = plan::plan(&caller, asked, &routing.snapshot, &routing.kinds);
     Some(Basis {
         routing,

@@ -127,6 +127,7 @@ impl Operators {
             shards: vec!["ops/shard".to_owned()],
             policies: policies.iter().map(|&name| name.to_owned()).collect(),
             created_unix_seconds: None,
+            writes_closed: None,
             shard: Some(told::Shard {
                 rules: v1::Shard {
                     primary_cluster: HOME.to_owned(),

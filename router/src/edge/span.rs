@@ -104,6 +104,7 @@ pub(super) fn planned(planned: &Planned) {
         | Plan::Choose(_)
         | Plan::DeleteEach(_)
         | Plan::Discovery(_)
+        | Plan::Review(_)
         | Plan::Local(_)
         | Plan::Refuse(_) => {}
     }

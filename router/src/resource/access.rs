@@ -23,7 +23,8 @@ pub(crate) use self::hub::{Asked, Carrier, Decision, HubReviews, ProxyQuestion};
 use self::kept::Kept;
 pub(crate) use self::member::{MemberAnswer, MemberApi, ask};
 use crate::resource::queues::{Flow, Turn};
-use crate::value::check::Check;
+use crate::value::check::{Attributes, Check};
+use crate::value::classify::Impersonation;
 use crate::value::classify::impersonate::ImpersonationAttribute;
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
@@ -48,14 +49,15 @@ const AT_ONCE: usize = 8;
 const MAX_KEPT: u64 = 8_192;
 const SUBJECT_ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// Who wants which right to act as somebody, where.
+/// Who wants to do what, where.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct ActQuestion {
+struct RightQuestion {
     cluster: String,
     user: String,
     groups: Vec<String>,
-    /// The fields of an [`ImpersonationAttribute`], which has no `Hash`.
-    right: (&'static str, &'static str, Option<String>, Option<String>, String),
+    uid: Option<String>,
+    extras: Vec<(String, Vec<String>)>,
+    wanted: Attributes,
 }
 
 /// Cheap to clone: clones share what is kept.
@@ -64,7 +66,7 @@ pub(crate) struct Access {
     hub: HubReviews,
     members: Arc<dyn MemberApi>,
     people: Arc<Kept<ProxyQuestion>>,
-    acting: Arc<Kept<ActQuestion>>,
+    rights: Arc<Kept<RightQuestion>>,
 }
 
 impl Access {
@@ -73,7 +75,7 @@ impl Access {
             hub,
             members,
             people: Arc::new(Kept::new(MAX_KEPT, HUB_AWAY)),
-            acting: Arc::new(Kept::new(MAX_KEPT, MEMBER)),
+            rights: Arc::new(Kept::new(MAX_KEPT, MEMBER)),
         }
     }
 
@@ -106,6 +108,7 @@ impl Access {
                         try_join_all(questions).await?;
                     }
                 }
+                Check::Resource { cluster, user, wanted } => self.may_do(caller, cluster, user, wanted).await?,
             }
         }
         Ok(())
@@ -168,26 +171,23 @@ impl Access {
         (user, groups): (&str, &[String]),
         right: &ImpersonationAttribute,
     ) -> Result<(), Fault> {
-        let question = ActQuestion {
+        let question = RightQuestion {
             cluster: cluster.to_owned(),
             user: user.to_owned(),
             groups: groups.to_vec(),
-            right: (
-                right.group,
-                right.resource,
-                right.subresource.clone(),
-                right.namespace.clone(),
-                right.name.clone(),
-            ),
+            uid: None,
+            extras: Vec::new(),
+            wanted: Attributes {
+                verb: "impersonate".to_owned(),
+                group: right.group.to_owned(),
+                version: "v1".to_owned(),
+                resource: right.resource.to_owned(),
+                subresource: right.subresource.clone().unwrap_or_default(),
+                namespace: right.namespace.clone().unwrap_or_default(),
+                name: right.name.clone(),
+            },
         };
-        let decision = if let Some(decision) = self.acting.get(&question, |_| MEMBER) {
-            decision
-        } else {
-            let asked = self.ask_member(caller, &question);
-            let decision = asked.instrument(asked_at(cluster)).await?;
-            self.acting.put(question, decision.clone(), Duration::ZERO);
-            decision
-        };
+        let decision = self.decision(caller, question).await?;
         if decision.allowed {
             return Ok(());
         }
@@ -202,20 +202,65 @@ impl Access {
         )))
     }
 
-    async fn ask_member(&self, caller: &Caller, question: &ActQuestion) -> Result<Decision, Fault> {
-        let (group, resource, subresource, namespace, name) = question.right.clone();
+    /// Whether the member's RBAC lets the user do it.
+    async fn may_do(
+        &self,
+        caller: &Caller,
+        cluster: &str,
+        user: &Impersonation,
+        wanted: &Attributes,
+    ) -> Result<(), Fault> {
+        let question = RightQuestion {
+            cluster: cluster.to_owned(),
+            user: user.user.clone(),
+            groups: user.groups.clone(),
+            uid: user.uid.clone(),
+            extras: user.extras.clone(),
+            wanted: wanted.clone(),
+        };
+        let decision = self.decision(caller, question).await?;
+        if decision.allowed {
+            return Ok(());
+        }
+        Err(Fault::Forbidden(wanted.forbidden(&user.user, &decision.reason)))
+    }
+
+    /// The member's word, at most ten seconds old.
+    async fn decision(&self, caller: &Caller, question: RightQuestion) -> Result<Decision, Fault> {
+        if let Some(decision) = self.rights.get(&question, |_| MEMBER) {
+            return Ok(decision);
+        }
+        let asked = self.ask_member(caller, &question);
+        let decision = asked.instrument(asked_at(&question.cluster)).await?;
+        self.rights.put(question, decision.clone(), Duration::ZERO);
+        Ok(decision)
+    }
+
+    async fn ask_member(&self, caller: &Caller, question: &RightQuestion) -> Result<Decision, Fault> {
+        let Attributes {
+            verb,
+            group,
+            version,
+            resource,
+            subresource,
+            namespace,
+            name,
+        } = question.wanted.clone();
+        let given = |text: String| Some(text).filter(|text| !text.is_empty());
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
                 user: Some(question.user.clone()),
                 groups: Some(question.groups.clone()),
+                uid: question.uid.clone(),
+                extra: (!question.extras.is_empty()).then(|| question.extras.iter().cloned().collect()),
                 resource_attributes: Some(ResourceAttributes {
-                    verb: Some("impersonate".to_owned()),
-                    group: Some(group.to_owned()),
-                    version: Some("v1".to_owned()),
-                    resource: Some(resource.to_owned()),
-                    subresource,
-                    namespace,
-                    name: Some(name),
+                    verb: given(verb),
+                    group: given(group),
+                    version: given(version),
+                    resource: given(resource),
+                    subresource: given(subresource),
+                    namespace: given(namespace),
+                    name: given(name),
                     ..ResourceAttributes::default()
                 }),
                 ..SubjectAccessReviewSpec::default()

@@ -47,7 +47,7 @@ pub(crate) const PROBE_ALONE: Duration = Duration::from_secs(2);
 
 /// Time to the head of an answer below which no read of one object or of a document is slow, whatever the member took minutes ago.
 pub(crate) const SLOW_UNARY: Duration = Duration::from_millis(500);
-/// Time to the head of an answer below which no list and no start of a watch is slow.
+/// The same of a list, and of the start of a watch.
 pub(crate) const SLOW_LIST: Duration = Duration::from_secs(2);
 
 /// Thresholds of one breaker: the defaults, overridden per member by `MemberCluster.spec.breaker`.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::keyed::Keyed;
 use super::routing::RoutingStore;
-use crate::value::snapshot::{Binding, CallerKey, CallerView, GrantState, Snapshot};
+use crate::value::snapshot::{Binding, CallerKey, CallerView, GrantState, Pair, Snapshot};
 
 /// For the hub's answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
@@ -82,13 +82,22 @@ impl Grants {
     }
 }
 
-/// Waits until this router serves `namespace` of `cluster` to the caller; false if it does not in time.
+/// Waits until this router serves `namespace` of `cluster`, which was just made, to the caller; false if it does not in time. A grant
+/// that this router had before, as `view` knows it, may be of the namespace that was there then: its epoch is no more, and writes
+/// that say it are refused.
 pub(crate) async fn served(routing: &RoutingStore, view: &CallerView, cluster: &str, namespace: &str) -> bool {
+    let of_before = match &view.binding {
+        Binding::One(shard) => shard.owner(namespace).map(|(_, grant)| grant.pair.owner_count),
+        _ => None,
+    };
+    let is_here = |(place, pair): &(Arc<str>, Pair)| {
+        let is_stale = pair.fenced && of_before == Some(pair.owner_count);
+        **place == *cluster && pair.state == GrantState::Granted && !pair.vacant && !is_stale
+    };
     let mut swaps = routing.subscribe();
     let granted = async {
         loop {
             swaps.borrow_and_update();
-            let is_here = |place: &(Arc<str>, GrantState)| *place.0 == *cluster && place.1 == GrantState::Granted;
             if grant(&routing.load().snapshot, view, namespace).is_some_and(|place| is_here(&place)) {
                 return;
             }
@@ -100,13 +109,13 @@ pub(crate) async fn served(routing: &RoutingStore, view: &CallerView, cluster: &
 }
 
 /// Where the caller has the namespace now.
-fn grant(snapshot: &Snapshot, view: &CallerView, namespace: &str) -> Option<(Arc<str>, GrantState)> {
+fn grant(snapshot: &Snapshot, view: &CallerView, namespace: &str) -> Option<(Arc<str>, Pair)> {
     let view = snapshot.callers.get(&view.key)?;
     let Binding::One(shard) = &view.binding else {
         return None;
     };
     let (member, grant) = shard.owner(namespace)?;
-    Some((member.cluster.clone(), grant.pair.state))
+    Some((member.cluster.clone(), grant.pair))
 }
 
 #[cfg(test)]

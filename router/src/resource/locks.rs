@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use portolan_wire::v1;
 use tokio::sync::Notify;
 
-use super::other_leases::OtherLeases;
+use super::held::HeldLocks;
 use super::writes::Writes;
 use crate::value::snapshot::Snapshot;
 
@@ -59,12 +59,12 @@ impl Locks {
     }
 
     /// How far all handovers are. Of a lock that is closed nothing is said before all of its writes are over.
-    pub(crate) fn report(&self, snapshot: &Snapshot, writes: &Writes, others: &OtherLeases) -> v1::LockReport {
+    pub(crate) fn report(&self, snapshot: &Snapshot, writes: &Writes, held: &HeldLocks) -> v1::LockReport {
         let mut brought = self.brought.lock();
         let moved: BTreeMap<_, _> = snapshot.moved_locks().map(|lock| (lock.shard, lock)).collect();
         // What no shard is about any more is forgotten.
         brought.retain(|shard, of_shard| moved.get(&**shard).is_some_and(|lock| lock.mark == of_shard.mark));
-        let others = others.of_late();
+        let others = held.beside();
         let others: BTreeSet<_> = others.keys().map(|other| other.shard.as_str()).collect();
         let standing = moved.into_values().filter_map(|lock| {
             let state = match lock.state {

@@ -20,14 +20,15 @@ use tokio::sync::{Notify, watch};
 pub(crate) use self::metrics::RoutingCollector;
 use super::alone::Alone;
 use super::catch_up::CatchUp;
+use super::held::{HeldLocks, unix_seconds};
 use super::locks::Locks;
-use super::other_leases::OtherLeases;
 use super::policies::Policies;
 use super::question::Questions;
 use super::upstream::{Connector, Upstreams};
+use super::whereabouts::Whereabouts;
 use super::writes::Writes;
 use crate::value::kinds::{Kinds, MemberKinds};
-use crate::value::snapshot::Snapshot;
+use crate::value::snapshot::{Caller, CallerView, HeldElsewhere, Snapshot};
 
 /// Of these members, in seconds of Unix time; of which it is not known are not in the answer.
 pub(crate) type LastAnswers = Questions<Vec<String>, HashMap<String, i64>>;
@@ -62,8 +63,10 @@ pub(crate) struct RoutingStore {
     pub(crate) alone: Alone,
     /// Until when members may have answered any router, as the hub knows of all.
     pub(crate) last_answers: LastAnswers,
-    /// For the hub.
-    pub(crate) other_leases: OtherLeases,
+    /// Locks and other Leases that callers renew.
+    pub(crate) held: HeldLocks,
+    /// Which members have a namespace that nobody owns, as the hub knows of all.
+    pub(crate) whereabouts: Whereabouts,
     /// Writes that are open at members.
     pub(crate) writes: Arc<Writes>,
     /// Leader locks that were brought to their present place.
@@ -110,7 +113,8 @@ impl RoutingStore {
             catch_up: CatchUp::default(),
             alone: Alone::unknown(),
             last_answers: LastAnswers::default(),
-            other_leases: OtherLeases::default(),
+            held: HeldLocks::default(),
+            whereabouts: Whereabouts::default(),
             writes: Arc::default(),
             locks: Locks::default(),
         })
@@ -143,6 +147,22 @@ impl RoutingStore {
         let revision = self.load().kinds.revision();
         self.revision
             .send_if_modified(|told| std::mem::replace(told, revision) != revision);
+    }
+
+    /// The caller of a write, with what it may hold elsewhere as far as the hub has told or this router knows, by the time of now.
+    pub(crate) fn writing(&self, caller: Caller) -> Caller {
+        let Caller::Pod(view) = &caller else { return caller };
+        let own = self.held.elsewhere(view);
+        if own.is_none() && view.held_elsewhere.is_none() {
+            return caller;
+        }
+        let counts = |held: &HeldElsewhere| held.until_unix_seconds > unix_seconds();
+        let told = view.held_elsewhere.clone().filter(counts);
+        let held_elsewhere = told.into_iter().chain(own).max_by_key(|held| held.until_unix_seconds);
+        Caller::Pod(Arc::new(CallerView {
+            held_elsewhere,
+            ..CallerView::clone(view)
+        }))
     }
 
     /// Wakes when a member says that it serves other kinds than before.

@@ -5,6 +5,7 @@
 //! acknowledged unless it is known only to widen. What cannot be written is in force, and the hub is told so. While the hub is away the last state is served on, also after a restart.
 //! Not here: what a resource means (`snapshot::build`). Caller: `app`.
 
+mod held;
 mod hub_state;
 mod metrics;
 mod narrows;

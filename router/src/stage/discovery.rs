@@ -20,6 +20,7 @@ mod tests;
 mod united;
 mod warm;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use portolan_merge::discovery::{protobuf, render};
 use portolan_merge::openapi::{self, Edition};
 use portolan_runtime::Tasks;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use self::answer::{Caching, Ready};
 use self::cache::{Copies, Copy, Key, Paper};
@@ -113,28 +115,38 @@ impl Discovery {
         })
     }
 
-    /// Answers one request, whose head is `head`.
+    /// Answers one request.
     pub(crate) async fn answer(
         &self,
         wanted: &Wanted,
-        hash: Option<&str>,
-        head: &Parts,
+        asked: &Asked<'_>,
         snapshot: &Snapshot,
     ) -> Result<Response<Body>, Fault> {
+        let Asked { head, hash, until } = asked;
         let call = Call {
             discovery: self,
             wanted,
             snapshot,
             headers: &head.headers,
+            until: *until,
             old: Mutex::default(),
         };
         match &wanted.document {
             Document::OpenApiV2 => call.openapi_v2().await,
             Document::OpenApiIndex => call.openapi_index().await,
-            Document::OpenApi(path) => call.openapi(path, hash.unwrap_or_default()).await,
+            Document::OpenApi(path) => call.openapi(path, hash.as_deref().unwrap_or_default()).await,
             _ => call.discovery(address(head)).await,
         }
     }
+}
+
+/// What is asked for beside the document.
+pub(crate) struct Asked<'a> {
+    pub(crate) head: &'a Parts,
+    /// Of the document that the client knows of.
+    pub(crate) hash: Option<Cow<'a, str>>,
+    /// For the members.
+    pub(crate) until: Instant,
 }
 
 /// One request.
@@ -143,6 +155,7 @@ struct Call<'a> {
     wanted: &'a Wanted,
     snapshot: &'a Snapshot,
     headers: &'a HeaderMap,
+    until: Instant,
     /// What is said of copies that may not be what their members have now. A mutex: they are gathered side by side.
     old: Mutex<BTreeSet<String>>,
 }
@@ -172,6 +185,7 @@ impl Call<'_> {
                 render::group(groups, name).ok_or_else(|| halves.absent(&format!("API group {name}")))?
             }
             Document::Resources { group, version } => {
+                warnings.extend(stale(&halves.found, (group, version))?);
                 let document = render::resources(groups, group, version);
                 let absent = || halves.absent(format!("{group}/{version}").trim_start_matches('/'));
                 self.with_storage_hashes(document.ok_or_else(absent)?, &halves.found, (group, version))
@@ -194,7 +208,7 @@ impl Call<'_> {
         } else {
             format!("apis/{group}/{version}")
         };
-        let serving = halves.iter().filter(|half| half.serves(group, version));
+        let serving = halves.iter().filter(|half| half.serves(group, version) == Some(true));
         let each = serving.map(|half| self.copy(&half.source, Paper::Resources(path.clone())));
         let copies: Result<Vec<_>, _> = join_all(each).await.into_iter().collect();
         let Ok(copies) = copies else { return document };
@@ -268,7 +282,7 @@ impl Call<'_> {
             uid: target.cluster_uid.as_str().into(),
             paper,
         };
-        let found = self.discovery.copies.get(&key).await?;
+        let found = self.discovery.copies.get(&key, self.until).await?;
         if let Some(why) = found.old {
             let said = format!("what member cluster {cluster} serves may have changed since it was read: {why}");
             self.old.lock().insert(said);
@@ -339,6 +353,31 @@ impl Call<'_> {
         };
         Ok(made.answer(self.headers, caching, &self.warnings(&indexes)))
     }
+}
+
+/// What is said of members in which what serves this version is away; 503 where it is away in all that have it. An empty document
+/// would be one that nothing can be wrong with.
+fn stale(halves: &[Half], (group, version): (&str, &str)) -> Result<Option<String>, Fault> {
+    let away = |wanted: bool| {
+        let of = halves
+            .iter()
+            .filter(move |half| half.serves(group, version) == Some(!wanted));
+        of.map(|half| &*half.source.cluster).collect::<Vec<_>>()
+    };
+    let (stale, serving) = (away(true), away(false));
+    let Some(first) = stale.first() else { return Ok(None) };
+    let message = format!(
+        "what serves API {group}/{version} is not available in member clusters: {}",
+        stale.join(", ")
+    );
+    if serving.is_empty() {
+        return Err(Fault::Unavailable {
+            message,
+            cluster: Some((*first).to_owned()),
+            sent: false,
+        });
+    }
+    Ok(Some(message))
 }
 
 /// Things that can be made again, up to so many bytes: the longest unused goes first.

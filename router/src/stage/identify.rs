@@ -28,6 +28,7 @@ use tracing::{Instrument as _, Span};
 pub(crate) use self::cache::LastToken;
 use self::cache::{TokenCache, TokenHash};
 use self::metrics::{Identified, IdentifyMetrics};
+pub(crate) use self::token::signer;
 use self::token::{Audiences, MAX_TOKEN_BYTES, Named, Reviewed, TokenError};
 use crate::resource::access::MemberApi;
 use crate::stage::admit::{Admit, Arrival, head_bytes};

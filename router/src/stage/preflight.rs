@@ -8,7 +8,9 @@
 
 mod bring;
 mod choose;
+mod nowhere;
 mod owners;
+mod twins;
 fn answered(part: &Candidate, status: StatusCode) -> Fault {
     let cluster = &part.forward.target.cluster;
     part.forward
@@ -70,13 +72,20 @@ pub(crate) struct Pending<'a> {
 }
 
 impl Preflight {
-    /// Asks all that the plan needs. The body is gathered where it tells, and stays there to be sent.
-    pub(crate) async fn check(&self, forward: &Forward, pending: Pending<'_>, body: &mut Body) -> Result<(), Fault> {
-        let mut labels = None;
+    /// Asks all that the plan needs; what the client is to be warned of comes back. The body is gathered where it tells, and
+    /// stays there to be sent.
+    pub(crate) async fn check(
+        &self,
+        forward: &Forward,
+        pending: Pending<'_>,
+        body: &mut Body,
+    ) -> Result<Option<String>, Fault> {
+        let (mut labels, mut warning) = (None, None);
         for need in &forward.needs {
             match need {
                 Need::Access(check) => self.access.check(pending.caller, [check]).await?,
                 Need::Owners => self.owners(forward, pending, body).await?,
+                Need::Twins(twins) => warning = Box::pin(self.twins(twins, pending, body)).await?,
                 Need::Labels(check) => labels = self.labels(forward, check, pending).await?,
                 Need::Body(rule) => {
                     let bytes = pending.gather(body).await?;
@@ -85,7 +94,7 @@ impl Preflight {
                 Need::Lock(moved) => Box::pin(self.bring(moved, forward, pending)).await?,
             }
         }
-        Ok(())
+        Ok(warning)
     }
 
     /// Whether the caller may be served by this member, by the word of the hub and of the member: 403 for a no, 503 if

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 
 pub(crate) use self::seen::current;
 use self::seen::{Basis, OneLeg, Seen};
+use crate::decision::plan::choose::By;
 use crate::decision::plan::{self, FanOut, Forward, Need, Plan};
 use crate::resource::routing::{Routing, RoutingStore};
 use crate::resource::writes::Writes;
@@ -194,10 +195,17 @@ impl Replanner {
         let same = match plan::plan(&caller, asked, &now.snapshot, &now.kinds).plan {
             Plan::Refuse(fault) => return Err(fault),
             Plan::Forward(next) => alike(forward, &next),
-            // An object does not move: where it was found it stays. Nor does the body name another Lease.
-            Plan::Choose(choose) => choose.candidates.iter().any(|next| alike(forward, &next.forward)),
+            // An object does not move: where it was found it stays. Nor does the body name another Lease. But what was written by a
+            // grant is not written without one.
+            Plan::Choose(choose) => {
+                let same = choose.candidates.iter().any(|next| alike(forward, &next.forward));
+                match &choose.by {
+                    By::Unowned(unowned) if !same || forward.grant.is_some() => return Err(unowned.refused()),
+                    _ => same,
+                }
+            }
             Plan::DeleteEach(parts) => parts.iter().any(|next| alike(forward, &next.forward)),
-            Plan::FanOut(_) | Plan::Discovery(_) | Plan::Local(_) => false,
+            Plan::FanOut(_) | Plan::Review(_) | Plan::Discovery(_) | Plan::Local(_) => false,
         };
         if same {
             return Ok(());

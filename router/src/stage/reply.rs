@@ -6,12 +6,14 @@
 mod protobuf;
 #[cfg(test)]
 mod tests;
+mod yaml;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 
+pub(crate) use self::yaml::{in_yaml, takes_yaml};
 use crate::value::fault::{Fault, Origin};
 use crate::value::media::{Media, asks_as};
 
@@ -117,7 +119,8 @@ impl Fault {
         let retry = self
             .retry_after_seconds()
             .and_then(|seconds| i32::try_from(seconds).ok());
-        let details = (cause.is_some() || retry.is_some()).then(|| v1::StatusDetails {
+        let about = matches!(self, Self::AlreadyExists { .. });
+        let details = (about || cause.is_some() || retry.is_some()).then(|| v1::StatusDetails {
             causes: cause,
             retry_after_seconds: retry,
             ..self.about()
@@ -136,6 +139,7 @@ impl Fault {
     fn about(&self) -> v1::StatusDetails {
         let about = match self {
             Self::Injected(injected) => injected.about.clone(),
+            Self::AlreadyExists { about, .. } => Some((**about).clone()),
             Self::Policy(refusal) => refusal.about.clone(),
             _ => None,
         };
@@ -157,8 +161,11 @@ impl Fault {
             Self::MethodNotAllowed(_) => "MethodNotAllowed",
             Self::NotAcceptable(_) => "NotAcceptable",
             Self::Conflict(_) => "Conflict",
+            Self::AlreadyExists { .. } => "AlreadyExists",
             Self::Expired(_) => "Expired",
             Self::TooLarge { .. } => "RequestEntityTooLarge",
+            // Apimachinery has no word for it.
+            Self::HeadTooLarge(_) => "RequestHeaderFieldsTooLarge",
             Self::TooManyRequests { .. } => "TooManyRequests",
             Self::Unavailable { .. } => "ServiceUnavailable",
             // Apimachinery has no word for it.

@@ -185,9 +185,14 @@ impl ApiRequest {
         self.verb.is_read() && matches!(self.method, Method::GET | Method::HEAD) && !connects
     }
 
+    /// What its `fieldSelector` demands of a field, if it can be a name.
+    pub(crate) fn demanded(&self, name: &str) -> Option<String> {
+        field::exact(&self.query.first("fieldSelector")?, name)
+    }
+
     /// The name that its `fieldSelector` demands, whatever its verb.
     pub(crate) fn demanded_name(&self) -> Option<String> {
-        field::exact(&self.query.first("fieldSelector")?, "metadata.name")
+        self.demanded("metadata.name")
     }
 
     /// Whether it is about one Lease and ends by itself, as all requests of a leader election. No path that only has the
@@ -203,9 +208,9 @@ impl ApiRequest {
     }
 }
 
-/// Parameters of a query. Go reads none at all of a query with more than ten thousand, also not the selector that was
-/// put among them. No client comes near.
-const MAX_PARAMETERS: usize = 1_000;
+/// Parameters of a query, each word of a command that is to be run among them. Go reads none at all of a query with more than
+/// ten thousand, also not the selector that is put among them, and a few are put among them.
+const MAX_PARAMETERS: usize = 9_900;
 
 /// Reads a request. Errors are 400: path tricks, malformed impersonation.
 pub(crate) fn classify(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<ApiRequest, Fault> {
@@ -296,6 +301,8 @@ pub(crate) fn check_authority(method: &Method, uri: &Uri, headers: &HeaderMap, v
     if method == Method::CONNECT {
         return refuse("CONNECT is not served here");
     }
+    // HTTP/1.0 knows none, and so do health checks of load balancers.
+    let hostless = version < Version::HTTP_11;
     if uri.path() == "*" {
         return refuse("the asterisk-form of the request target is not served here");
     }
@@ -315,7 +322,7 @@ pub(crate) fn check_authority(method: &Method, uri: &Uri, headers: &HeaderMap, v
         return refuse("the authority is not a host and port");
     }
     match (authority, host) {
-        (None, None) => refuse("no Host header"),
+        (None, None) if !hostless => refuse("no Host header"),
         (Some(_), _) if version < Version::HTTP_2 => {
             refuse("the absolute-form of the request target is not served here: send the path alone")
         }

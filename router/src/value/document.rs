@@ -6,7 +6,7 @@ use http::{HeaderMap, Method};
 use portolan_merge::discovery::render::Format;
 
 use crate::value::check::Check;
-use crate::value::media::{Media, Range, ranges};
+use crate::value::media::{Media, Range, YAML, ranges};
 
 /// Type of OpenAPI v2 in protobuf, as every API server understands it.
 pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
@@ -137,7 +137,8 @@ pub(crate) fn discovered(headers: &HeaderMap, aggregates: bool) -> Option<Discov
     let protobuf = |range: &Range| range.media() == Some(Media::Protobuf) && range.parameter("as").is_none();
     let protobuf = ranges.iter().any(protobuf).then_some(Discovered::LegacyProtobuf);
     let json = ranges.iter().find_map(|range| {
-        let json = range.media() == Some(Media::Json);
+        let yaml = range.kind == YAML && range.parameter("as").is_none();
+        let json = yaml || range.media() == Some(Media::Json);
         let form = match range.parameter("as") {
             None => Discovered::Legacy,
             Some("APIGroupDiscoveryList") if aggregates && range.parameter("g") == Some("apidiscovery.k8s.io") => {
@@ -232,6 +233,12 @@ mod tests {
                 Some(Discovered::LegacyProtobuf),
             ),
             ("application/json;q=0.1,*/*;q=0", true, Some(Discovered::Legacy)),
+            ("application/yaml", true, Some(Discovered::Legacy)),
+            (
+                "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+                true,
+                None,
+            ),
             ("text/html", true, None),
         ] {
             assert_eq!(discovered(&accept(text), aggregates), expected, "{text}");

@@ -30,6 +30,14 @@ pub(crate) enum Fault {
     /// 409: the object is not as it was when it was read; the client reads it again.
     #[error("{0}")]
     Conflict(String),
+    /// 409: there is one of this name.
+    #[error("{message}")]
+    AlreadyExists {
+        /// Which, and where.
+        message: String,
+        /// The same as an API server names it.
+        about: Box<AboutObject>,
+    },
     /// 410: what the client resumes from is gone; it must list again.
     #[error("{0}")]
     Expired(String),
@@ -39,6 +47,9 @@ pub(crate) enum Fault {
         /// The bound in bytes.
         limit: u64,
     },
+    /// 431: the head is over the bound.
+    #[error("{0}")]
+    HeadTooLarge(String),
     /// 429: nothing was sent; try again.
     #[error("{message}")]
     TooManyRequests {
@@ -223,9 +234,10 @@ impl Fault {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
-            Self::Conflict(_) => StatusCode::CONFLICT,
+            Self::Conflict(_) | Self::AlreadyExists { .. } => StatusCode::CONFLICT,
             Self::Expired(_) => StatusCode::GONE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::HeadTooLarge(_) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::TooManyRequests { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::BadGateway { .. } => StatusCode::BAD_GATEWAY,
             Self::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
@@ -252,8 +264,9 @@ impl Fault {
             Self::MethodNotAllowed(_) => "method-not-allowed",
             Self::NotAcceptable(_) => "not-acceptable",
             Self::Conflict(_) => "conflict",
+            Self::AlreadyExists { .. } => "already-exists",
             Self::Expired(_) => "expired",
-            Self::TooLarge { .. } => "too-large",
+            Self::TooLarge { .. } | Self::HeadTooLarge(_) => "too-large",
             Self::TooManyRequests { .. } => "too-many-requests",
             Self::BadGateway { .. } => "bad-gateway",
             Self::Unavailable { .. } => "unavailable",
@@ -292,8 +305,10 @@ impl Fault {
             | Self::MethodNotAllowed(_)
             | Self::NotAcceptable(_)
             | Self::Conflict(_)
+            | Self::AlreadyExists { .. }
             | Self::Expired(_)
             | Self::TooLarge { .. }
+            | Self::HeadTooLarge(_)
             | Self::Invalid(_)
             | Self::UnsupportedMediaType(_) => Origin::Client,
         }

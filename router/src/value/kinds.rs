@@ -38,6 +38,9 @@ pub(crate) struct Kind {
 pub(crate) struct MemberKinds {
     /// Group → resource → kind. Nested, so that a look-up makes no strings.
     groups: HashMap<String, HashMap<String, Arc<Kind>>>,
+    /// Versions by group of which the member itself does not know now what it serves: their backend does not answer it.
+    #[serde(default)]
+    stale: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl MemberKinds {
@@ -52,6 +55,55 @@ impl MemberKinds {
                 let known = Arc::make_mut(known);
                 known.verbs.retain(|verb| served.verbs.contains(verb));
                 known.versions.extend(served.versions);
+            }
+        }
+    }
+
+    /// The member marks a version of a group as stale.
+    pub(crate) fn mark_stale(&mut self, group: &str, version: &str) {
+        self.stale
+            .entry(group.to_owned())
+            .or_default()
+            .insert(version.to_owned());
+    }
+
+    /// Whether the member does not know now what it serves of some version of a group.
+    fn is_stale(&self, group: &str) -> bool {
+        self.stale.contains_key(group)
+    }
+
+    /// Takes what it said `before` of versions that are stale now and of which it says nothing: what it serves does not end because
+    /// it cannot tell.
+    pub(crate) fn keep_stale_of(&mut self, before: &Self) {
+        for (group, versions) in &self.stale {
+            let Some(known) = before.groups.get(group) else {
+                continue;
+            };
+            let now = self.groups.entry(group.clone()).or_default();
+            for (resource, kind) in known {
+                let told = now.get(resource);
+                let is_told = |version: &String| told.is_some_and(|told| told.versions.contains(version));
+                let kept = kind
+                    .versions
+                    .iter()
+                    .filter(|version| versions.contains(*version) && !is_told(version));
+                let kept: Vec<_> = kept.cloned().collect();
+                if kept.is_empty() {
+                    continue;
+                }
+                let mut kept = Kind {
+                    versions: kept,
+                    ..Kind::clone(kind)
+                };
+                if let Some(told) = told {
+                    kept.verbs.retain(|verb| told.verbs.contains(verb));
+                    kept.versions.splice(0..0, told.versions.iter().cloned());
+                    kept.scope = told.scope;
+                }
+                now.insert(resource.clone(), Arc::new(kept));
+            }
+            if now.is_empty() {
+                self.groups.remove(group);
             }
         }
     }
@@ -150,7 +202,7 @@ impl Kinds {
         let partial = |((group, resource), served): ((&str, &str), Versions)| {
             let missing: BTreeSet<_> = known
                 .iter()
-                .filter(|(cluster, _)| !served.contains_key(*cluster))
+                .filter(|(cluster, member)| !served.contains_key(*cluster) && !member.is_stale(group))
                 .map(|(cluster, _)| (*cluster).clone())
                 .collect();
             let set = |versions: &Vec<String>| versions.iter().cloned().collect::<BTreeSet<_>>();
@@ -176,6 +228,17 @@ impl Kinds {
         let mut scopes = self.serving(clusters, gr).map(|kind| kind.scope);
         let first = scopes.next()?;
         scopes.all(|scope| scope == first).then_some(first)
+    }
+
+    /// Whether objects of this kind (`Node`), of whatever group, have no namespace wherever these clusters serve any.
+    pub(crate) fn is_placeless<'a>(&self, clusters: impl IntoIterator<Item = &'a str>, kind: &str) -> bool {
+        let members = clusters.into_iter().filter_map(|cluster| self.member(cluster));
+        let served = members.flat_map(|member| member.all()).map(|(.., served)| served);
+        let mut scopes = served
+            .filter(|served| served.kind == kind)
+            .map(|served| served.scope)
+            .peekable();
+        scopes.peek().is_some() && scopes.all(|scope| scope == Scope::Cluster)
     }
 
     /// Why a resource cannot be asked of these clusters as one: its objects have namespaces in some of them, and none in others.
@@ -217,15 +280,28 @@ impl Kinds {
         clusters.filter_map(move |cluster| self.members.get(cluster)?.get(group, resource))
     }
 
-    /// Whether one member serves a resource in any version; `None` if it has never said.
+    /// Whether one member serves a resource in any version; `None` if it has never said, or does not know now.
     pub(crate) fn serves(&self, cluster: &str, group: &str, resource: &str) -> Option<bool> {
-        Some(self.members.get(cluster)?.get(group, resource).is_some())
+        let member = self.members.get(cluster)?;
+        let is_served = member.get(group, resource).is_some();
+        (is_served || !member.is_stale(group)).then_some(is_served)
     }
 
-    /// Whether one member serves a resource in this version; `None` if it has never said.
+    /// Whether one member serves a resource in this version; `None` if it has never said, or does not know now.
     pub(crate) fn serves_version(&self, cluster: &str, (group, version, resource): (&str, &str, &str)) -> Option<bool> {
-        let kind = self.members.get(cluster)?.get(group, resource);
-        Some(kind.is_some_and(|kind| kind.versions.iter().any(|served| served == version)))
+        let member = self.members.get(cluster)?;
+        let kind = member.get(group, resource);
+        let is_served = kind.is_some_and(|kind| kind.versions.iter().any(|served| served == version));
+        let is_stale = member
+            .stale
+            .get(group)
+            .is_some_and(|versions| versions.contains(version));
+        (is_served || !is_stale).then_some(is_served)
+    }
+
+    /// Whether one member says of itself that it does not know now what it serves of a group.
+    pub(crate) fn is_stale(&self, cluster: &str, group: &str) -> bool {
+        self.members.get(cluster).is_some_and(|member| member.is_stale(group))
     }
 
     /// Changes, in this process, with what any member says of a resource.
@@ -304,6 +380,55 @@ mod tests {
         kinds.set(&"east".into(), Arc::new(east));
         kinds.set(&"west".into(), Arc::new(west));
         kinds
+    }
+
+    #[test]
+    fn what_a_member_does_not_know_of_itself_is_not_known_and_what_it_said_before_stays() {
+        let ships = |versions: &[&str], verbs: &[&str]| kind("Ship", Scope::Cluster, versions, verbs);
+        let mut before = MemberKinds::default();
+        before.add("x.io", "ships", ships(&["v1"], &["get", "list"]));
+        before.add("x.io", "ships", ships(&["v1beta1"], &["get", "list"]));
+        before.add("y.io", "ports", ships(&["v1"], &["get"]));
+        let mut whole = MemberKinds::default();
+        whole.mark_stale("x.io", "v1");
+        whole.mark_stale("x.io", "v1beta1");
+        whole.mark_stale("z.io", "v1");
+        whole.keep_stale_of(&before);
+        assert_eq!(whole.get("x.io", "ships"), before.get("x.io", "ships"));
+        assert_eq!(whole.get("y.io", "ports"), None, "it says surely that there are none");
+        let mut half = MemberKinds::default();
+        half.add("x.io", "ships", ships(&["v1"], &["get", "watch"]));
+        half.mark_stale("x.io", "v1beta1");
+        half.keep_stale_of(&before);
+        let kept = half.get("x.io", "ships").unwrap();
+        assert_eq!(kept.versions, ["v1", "v1beta1"]);
+        assert_eq!(
+            kept.verbs.iter().collect::<Vec<_>>(),
+            ["get"],
+            "what all versions allow"
+        );
+
+        let mut kinds = kinds();
+        let digest = |kinds: &Kinds| kinds.digest("x.io", "ships");
+        kinds.set(&"north".into(), Arc::new(before));
+        let told = digest(&kinds);
+        kinds.set(&"north".into(), Arc::new(whole));
+        assert_eq!(digest(&kinds), told, "no watch is planned anew for it");
+        assert_eq!(kinds.scope(["north"], ("x.io", "ships")), Some(Scope::Cluster));
+        assert_eq!(kinds.serves_version("north", ("x.io", "v1", "ships")), Some(true));
+        assert_eq!(kinds.serves("north", "x.io", "other"), None, "nor is there surely none");
+        assert_eq!(kinds.serves("north", "z.io", "any"), None);
+        assert_eq!(kinds.serves_version("north", ("z.io", "v1", "any")), None);
+        assert_eq!(kinds.serves_version("north", ("z.io", "v2", "any")), Some(false));
+        assert_eq!(kinds.serves("north", "y.io", "ports"), Some(false));
+        assert!(kinds.is_stale("north", "z.io") && !kinds.is_stale("north", "y.io") && !kinds.is_stale("east", "x.io"));
+        let missing = kinds.partial(&["east".into(), "north".into()]);
+        let of = |group: &str| {
+            missing
+                .iter()
+                .any(|partial| partial.group == group && partial.missing.contains("north"))
+        };
+        assert!(of("") && !of("x.io"), "{missing:?}");
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub(crate) use self::accepted::{Accepted, Shape};
 
 /// What everything can be asked for in.
 pub(crate) const JSON: &str = "application/json";
+/// What is written of JSON, for who takes no other.
+pub(crate) const YAML: &str = "application/yaml";
 /// What most kinds can be asked for in.
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PROTOBUF_WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
@@ -186,6 +188,17 @@ pub(crate) fn ranges(headers: &HeaderMap) -> Vec<Range<'_>> {
     ranges
 }
 
+/// Whether the client likes YAML best of what there is: what ends by itself is written so.
+pub(crate) fn prefers_yaml(headers: &HeaderMap) -> bool {
+    // Hardly any does: nothing is parsed where the word is nowhere.
+    let named = elements(headers, &ACCEPT).any(|text| text.contains(YAML));
+    let ranges = if named { ranges(headers) } else { Vec::new() };
+    let mut known = ranges
+        .iter()
+        .filter(|range| range.kind == YAML || range.media().is_some());
+    known.next().is_some_and(|first| first.kind == YAML)
+}
+
 /// Whether the client unpacks gzip. `q=0` is a refusal.
 pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     let mut codings = elements(headers, &ACCEPT_ENCODING).filter_map(Range::parse);
@@ -254,6 +267,20 @@ mod tests {
             assert_eq!(ranges(&accept(nothing))[0].kind, "*/*", "{nothing:?}");
         }
         assert!(ranges(&accept("a/b;q=0")).is_empty());
+    }
+
+    #[test]
+    fn yaml_is_for_who_likes_it_best() {
+        for (text, yaml) in [
+            ("application/yaml", true),
+            ("application/yaml;q=0.5, application/json;q=0.4", true),
+            ("application/json, application/yaml", false),
+            ("text/html, application/yaml, */*", true),
+            ("application/yaml;q=0", false),
+            ("*/*", false),
+        ] {
+            assert_eq!(prefers_yaml(&accept(text)), yaml, "{text}");
+        }
     }
 
     #[test]

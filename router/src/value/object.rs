@@ -75,6 +75,18 @@ pub(crate) fn metadata(json: &[u8]) -> Result<ObjectMeta, serde_json::Error> {
     serde_json::from_slice(json).map(|object: Object| object.metadata)
 }
 
+/// The name of the object that the body of a create makes; empty if the API server is to name it.
+pub(crate) fn name(content_type: Option<&str>, body: &[u8]) -> Result<String, Fault> {
+    let encoding = Encoding::required(content_type)?;
+    if encoding == Encoding::Protobuf {
+        let name = protobuf::open(body).and_then(|(_, object)| protobuf::name(object));
+        return name.ok_or_else(|| Fault::BadRequest("the body is not an object in Kubernetes' protobuf".into()));
+    }
+    let object = parse(encoding, body)?;
+    let name = object.pointer("/metadata/name").and_then(Value::as_str);
+    Ok(name.unwrap_or_default().to_owned())
+}
+
 /// What a member's Status says, in JSON or protobuf.
 pub(crate) fn message_of(status: &[u8]) -> Option<String> {
     #[derive(Deserialize)]

@@ -20,13 +20,13 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use portolan_crds::labels::LabelKeys;
-use portolan_crds::names::{RESTORED, ShardName};
+use portolan_crds::names::{RESTORED, ShardName, name_digest};
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
 use portolan_merge::cursor::Format;
 use portolan_wire::v1;
 
-pub(crate) use self::caller::{Binding, Caller, CallerId, CallerKey, CallerView};
+pub(crate) use self::caller::{Binding, Caller, CallerId, CallerKey, CallerView, HeldElsewhere};
 use self::keys::KeyIndex;
 pub(crate) use self::lock::{Lock, LockPlace, LockState};
 pub(crate) use self::reach::{Reach, Unlabelled};
@@ -50,6 +50,8 @@ pub(crate) struct Snapshot {
     pub(crate) identities: Map<Arc<str>, MemberIdentity>,
     /// How far each member's objects are labelled.
     pub(crate) coverage: Map<Arc<str>, Kinds>,
+    /// Which Nodes each member has, as far as it has told.
+    pub(crate) nodes: Map<Arc<str>, NodeNames>,
     /// The tokens by which the router acts for callers, by member.
     pub(crate) credentials: Map<Arc<str>, Credential>,
     /// CircuitBreakers and FaultInjections by name.
@@ -83,9 +85,12 @@ impl Snapshot {
         self.credentials.get(cluster)
     }
 
-    /// The shard that owns a namespace of a member, as far as this router is told of others' shards.
+    /// The shard that owns a namespace of a member, as far as this router is told of others' shards. Of one that is gone nobody
+    /// does: whoever has it may make it anew, and so may others.
     pub(crate) fn owner(&self, cluster: &str, namespace: &str) -> Option<&ShardName> {
-        Some(&self.owners.get(cluster)?.get(namespace)?.shard)
+        let owned = self.owners.get(cluster)?.get(namespace)?;
+        let pair = owned.namespaces.get(namespace)?;
+        (!pair.vacant).then_some(&owned.shard)
     }
 
     /// What this router has seen of the hub's ledger: of which life of it, and up to which view revision. Of several lives
@@ -105,6 +110,12 @@ impl Snapshot {
             let owned = shards.values().flat_map(|owned| &owned.namespaces);
             owned.map(move |(namespace, pair)| (cluster, namespace, pair))
         })
+    }
+
+    /// Whether a member is known to have a Node of this name.
+    pub(crate) fn has_node(&self, cluster: &str, name: &str) -> bool {
+        let names = self.nodes.get(cluster);
+        names.is_some_and(|names| names.digests.contains(&name_digest(name)))
     }
 
     /// How far the objects of a kind are labelled in a member.
@@ -246,6 +257,8 @@ pub(crate) struct Pair {
     pub(crate) state: GrantState,
     /// Whether the member refuses writes that say another epoch than this one's `owner_count`, and this one's must say it.
     pub(crate) fenced: bool,
+    /// Whether the member has no such namespace any more.
+    pub(crate) vacant: bool,
 }
 
 /// A pair that left its shard.
@@ -260,6 +273,11 @@ pub(crate) struct Departed {
 }
 
 impl Shard {
+    /// `metadata.uid` of its ShardingConfig: one that is made anew under the same name is another shard.
+    pub(crate) fn uid(&self) -> &str {
+        &self.made_of.rules.uid
+    }
+
     /// The member that owns `namespace`, and in what state; an exact grant before a whole cluster.
     pub(crate) fn owner(&self, namespace: &str) -> Option<(&Member, Grant)> {
         if let Some(grant) = self.namespaces.get(namespace) {
@@ -279,6 +297,7 @@ impl Shard {
                     view_revision: 0,
                     state: GrantState::Granted,
                     fenced: false,
+                    vacant: false,
                 },
                 exact: false,
             },
@@ -405,6 +424,8 @@ pub(crate) struct MemberIdentity {
     pub(crate) signing_keys: Vec<String>,
     /// Users that this member lets the router act as: people, and ServiceAccounts but for those of system namespaces.
     pub(crate) allowed: HashSet<String>,
+    /// Its clock is known to agree with those that times of other machines are told by.
+    pub(crate) clock_agrees: bool,
 }
 
 /// One address of a member's API server.
@@ -414,6 +435,14 @@ pub(crate) struct Endpoint {
     pub(crate) url: http::Uri,
     /// Name to verify the certificate by, when it is not the URL's host.
     pub(crate) tls_server_name: Option<String>,
+}
+
+/// Names of a member's Nodes, as digests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeNames {
+    pub(crate) digests: HashSet<u64>,
+    /// There are others, of which nothing is known.
+    pub(crate) more: bool,
 }
 
 /// How far the agent has labelled one kind.

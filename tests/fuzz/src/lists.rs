@@ -110,6 +110,7 @@ fn merge(format: ListFormat, flags: Flags, mut bodies: Vec<VecDeque<Bytes>>) -> 
                 let continue_ = None;
                 merge.set_meta(
                     MergedMeta {
+                        shard_selector: None,
                         remaining: None,
                         resource_version,
                         continue_,

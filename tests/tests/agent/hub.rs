@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use portolan_runtime::pki::{CertificateAuthority, LeafSpec, Usage, subject_of};
 use portolan_wire::identity::Identity;
+use portolan_wire::protocol::{REPORT_PAGES, Spoken};
 use portolan_wire::v1 as wire;
 use portolan_wire::v1::agent_control_server::{AgentControl, AgentControlServer};
 use portolan_wire::v1::agent_message::Kind as Said;
@@ -16,6 +17,7 @@ use portolan_wire::v1::agent_update::Kind as Heard;
 use portolan_wire::v1::enroll_request::Proof;
 use portolan_wire::v1::enroll_response::Outcome;
 use portolan_wire::v1::enrollment_server::{Enrollment, EnrollmentServer};
+use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
@@ -41,6 +43,11 @@ pub(crate) struct Told {
     pub(crate) namespaces: BTreeMap<String, wire::NamespaceFact>,
     pub(crate) coverage: BTreeMap<String, wire::CoverageFact>,
     pub(crate) callers: BTreeMap<String, wire::CallerFact>,
+    /// Namespaces of which not all callers are known.
+    pub(crate) pending: Vec<String>,
+    pub(crate) excess: Vec<wire::ExcessSelector>,
+    /// Bytes of the largest message.
+    pub(crate) largest: usize,
     pub(crate) resets: usize,
     pub(crate) tokens: Vec<wire::MemberToken>,
     pub(crate) allowed: Option<wire::Allowed>,
@@ -257,9 +264,14 @@ impl AgentControl for Service {
         let challenge = wire::KeyChallenge {
             nonce: NONCE.to_owned(),
         };
-        let _ = updates.try_send(Ok(wire::AgentUpdate {
-            kind: Some(Heard::KeyChallenge(challenge)),
-        }));
+        let welcome = wire::Welcome {
+            protocol: Spoken::OURS.newest(),
+            capabilities: vec![REPORT_PAGES.to_owned()],
+            ..wire::Welcome::default()
+        };
+        for kind in [Heard::Welcome(welcome), Heard::KeyChallenge(challenge)] {
+            let _ = updates.try_send(Ok(wire::AgentUpdate { kind: Some(kind) }));
+        }
         let session = async move {
             loop {
                 let update = tokio::select! {
@@ -287,7 +299,9 @@ impl AgentControl for Service {
 }
 
 impl Told {
+    /// A page counts when it comes: of what a test waits for nothing is told before the last.
     fn fold(&mut self, message: wire::AgentMessage) {
+        self.largest = self.largest.max(message.encoded_len());
         match message.kind.expect("every message has a kind") {
             Said::Hello(hello) => self.hellos.push(hello),
             Said::Heartbeat(heartbeat) => self.heartbeats.push(heartbeat),
@@ -298,6 +312,7 @@ impl Told {
                     .extend(delta.upserted.into_iter().map(|fact| (fact.name.clone(), fact)));
             }
             Said::Callers(delta) => {
+                self.pending = delta.pending;
                 forget(delta.reset, &mut self.callers, &delta.removed);
                 self.callers
                     .extend(delta.upserted.into_iter().map(|fact| (fact.uid.clone(), fact)));
@@ -311,10 +326,12 @@ impl Told {
             Said::MemberToken(token) => self.tokens.push(token),
             Said::Allowed(allowed) => self.allowed = Some(allowed),
             Said::Policies(policies) => self.policies = Some(policies.fault),
-            Said::CallerExcess(_) => {}
+            Said::CallerExcess(excess) => self.excess = excess.selectors,
             Said::Fences(told) => self.fences = told.fences,
             Said::SigningKeys(keys) => self.keys.push(keys),
             Said::TokenReviewed(reviewed) => self.reviewed.push(reviewed),
+            // What these tests are not about.
+            Said::NodeNames(_) => {}
         }
     }
 

@@ -13,6 +13,7 @@ use portolan_wire::v1::enroll_request::Proof;
 use serde_json::json;
 
 use crate::DAY;
+use crate::crowds;
 use crate::hub::{NONCE, TOKEN};
 use crate::scene::{self, Scene, config};
 
@@ -27,6 +28,7 @@ async fn joins_reports_and_comes_back() {
     mints_tokens_that_the_member_takes(&scene).await;
     tells_whom_the_router_may_act_as(&scene).await;
     tells_everything_again_to_a_hub_that_restarted(&mut scene).await;
+    crowds::nobody_elses_callers_are_held_back(&mut scene).await;
     beats_on_while_its_api_server_is_away(&scene).await;
 }
 

@@ -1,6 +1,7 @@
 //! The agent against a real API server and a scripted hub. It runs by the RBAC of deploy/member and nothing more.
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
+mod crowds;
 mod fence;
 mod hub;
 mod joins;

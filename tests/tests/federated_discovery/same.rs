@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use portolan_testbed::eventually;
 use portolan_tests::kubectl::Kubectl;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{AGGREGATED, GROUP, kubectl, world};
 
@@ -151,4 +151,115 @@ async fn who_takes_protobuf_alone_gets_the_members_own_documents() {
         assert_eq!(ours.header("content-type"), "application/vnd.kubernetes.protobuf");
         assert_eq!(ours.body, theirs.body, "{path}");
     }
+}
+
+#[tokio::test]
+async fn who_takes_yaml_is_answered_in_yaml() {
+    let merged = world().await.merged_door("alpha").await.unwrap();
+    let direct = world().await.direct_door("east").await.unwrap();
+    let yaml = [("accept", "application/yaml")];
+    for path in [
+        "/api",
+        "/apis",
+        "/apis/apps/v1",
+        "/api/v1/configmaps",
+        "/api/v1/namespaces/da-1/serviceaccounts",
+    ] {
+        let (ours, theirs) = (
+            merged.get(path, &yaml).await.unwrap(),
+            direct.get(path, &yaml).await.unwrap(),
+        );
+        assert_eq!((ours.status, theirs.status), (200, 200), "{path}: {}", ours.message());
+        assert_eq!(ours.header("content-type"), theirs.header("content-type"), "{path}");
+        let json: Value = serde_yaml_ng::from_slice(&ours.body).unwrap();
+        let same: Value = serde_yaml_ng::from_slice(&theirs.body).unwrap();
+        assert_eq!(json["kind"], same["kind"], "{path}");
+        let plain = merged.get(path, &[]).await.unwrap().json();
+        if path.starts_with("/apis/") {
+            assert_eq!(json, plain, "{path}");
+        }
+    }
+    let refused = merged
+        .get("/api/v1/namespaces/elsewhere/configmaps", &yaml)
+        .await
+        .unwrap();
+    let status: Value = serde_yaml_ng::from_slice(&refused.body).unwrap();
+    assert_eq!(
+        (refused.status >= 400, &status["kind"]),
+        (true, &json!("Status")),
+        "{status}"
+    );
+    // What has no end is no document: an API server has no YAML of it either.
+    let watch = "/api/v1/configmaps?watch=1&timeoutSeconds=1";
+    let (ours, theirs) = (
+        merged.get(watch, &yaml).await.unwrap(),
+        direct.get(watch, &yaml).await.unwrap(),
+    );
+    assert_eq!((ours.status, theirs.status), (406, 406));
+}
+
+/// A group whose extension API server is away: an empty document would say that there is nothing of it.
+#[tokio::test]
+async fn a_group_whose_backend_is_away_is_told_as_an_api_server_tells_it() {
+    let merged = world().await.merged_door("alpha").await.unwrap();
+    let direct = world().await.direct_door("west").await.unwrap();
+    let away = json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.away.test"},
+        "spec": {
+            "group": "away.test", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
+            "insecureSkipTLSVerify": true, "service": {"namespace": "da-3", "name": "nobody"},
+        },
+    });
+    let path = "/apis/apiregistration.k8s.io/v1/apiservices";
+    assert_eq!(direct.post(path, &away).await.unwrap().status, 201);
+    let document = "/apis/away.test/v1";
+    eventually("both say that it is away", || async {
+        let theirs = direct.get(document, &[]).await?;
+        let ours = merged.get(document, &[]).await?;
+        ensure!(
+            (ours.status, theirs.status) == (503, 503),
+            "{} {}",
+            ours.status,
+            theirs.status
+        );
+        ours.expect_status(503, &["away.test/v1", "west"])
+    })
+    .await;
+    let gone = direct
+        .call(http::Method::DELETE, &format!("{path}/v1.away.test"), &[], b"")
+        .await;
+    assert_eq!(gone.unwrap().status, 200);
+}
+
+/// They lie in a namespace that is no shard's, in the member whose components tell them.
+#[tokio::test]
+async fn a_description_of_what_has_no_namespace_shows_its_events() {
+    let cache = tempfile::tempdir().unwrap();
+    let direct = world().await.direct_door("west").await.unwrap();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "harbour"}});
+    let made = direct.post("/api/v1/nodes", &node).await.unwrap();
+    let uid = made.json()["metadata"]["uid"].clone();
+    let event = |name: &str, reason: &str, object: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+            "involvedObject": object, "reason": reason, "message": "m", "type": "Normal",
+            "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z",
+        })
+    };
+    let of_node = json!({"apiVersion": "v1", "kind": "Node", "name": "harbour", "uid": uid});
+    let foreign = json!({"apiVersion": "v1", "kind": "Pod", "name": "harbour", "namespace": "default"});
+    for event in [
+        event("told", "HarbourTold", of_node),
+        event("foreign", "ForeignTold", foreign),
+    ] {
+        let answer = direct.post("/api/v1/namespaces/default/events", &event).await.unwrap();
+        assert_eq!(answer.status, 201, "{}", answer.message());
+    }
+    let kubectl = kubectl(&cache).await;
+    let told = kubectl.ok(&["describe", "node", "harbour"]).await.unwrap();
+    assert!(told.contains("HarbourTold") && !told.contains("ForeignTold"), "{told}");
+    let gone = direct
+        .call(http::Method::DELETE, "/api/v1/nodes/harbour", &[], b"")
+        .await;
+    assert_eq!(gone.unwrap().status, 200);
 }

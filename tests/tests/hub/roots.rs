@@ -54,11 +54,13 @@ async fn members(scene: &Scene) -> Vec<Agent> {
         .into(),
         phase: "Running".to_owned(),
         created_unix_seconds: None,
+        ..v1::CallerFact::default()
     };
     let pods = v1::CallerDelta {
         reset: true,
         upserted: (0..4).map(pod).collect(),
         removed: Vec::new(),
+        ..v1::CallerDelta::default()
     };
     agents[0].say(Kind::Callers(pods)).await;
     agents
@@ -223,6 +225,7 @@ fn counts(by_bucket: impl Fn(u16) -> u64) -> v1::CoverageDelta {
         reset: true,
         upserted: vec![pods],
         removed: Vec::new(),
+        ..v1::CoverageDelta::default()
     }
 }
 

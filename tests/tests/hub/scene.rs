@@ -321,6 +321,7 @@ impl Agent {
             labels: [("app".to_owned(), "operator".to_owned())].into(),
             phase: "Running".to_owned(),
             created_unix_seconds: None,
+            ..v1::CallerFact::default()
         };
         let coverage = v1::CoverageFact {
             kind: Some(v1::KindRef {
@@ -344,6 +345,7 @@ impl Agent {
             reset: true,
             upserted,
             removed: vec![],
+            ..v1::NamespaceDelta::default()
         }))
         .await;
         let upserted = callers.iter().map(caller).collect();
@@ -351,12 +353,14 @@ impl Agent {
             reset: true,
             upserted,
             removed: vec![],
+            ..v1::CallerDelta::default()
         }))
         .await;
         self.say(Kind::Coverage(v1::CoverageDelta {
             reset: true,
             upserted: vec![coverage],
             removed: vec![],
+            ..v1::CoverageDelta::default()
         }))
         .await;
         self.say(Kind::Allowed(allowed)).await;

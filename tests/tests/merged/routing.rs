@@ -115,7 +115,6 @@ async fn enforce_refuses_what_is_outside_and_names_the_owner() {
         ("/api/v1/watch/namespaces/mb-1/configmaps", &foreign),
         ("/apis/apps/v1/namespaces/mb-1/deployments/x/scale", &foreign),
         ("/api/v1/namespaces/default/configmaps/where", &unowned),
-        ("/api/v1/namespaces/no-such-namespace/pods", &["no-such-namespace"]),
     ] {
         let answer = door.get(path, &[]).await.unwrap();
         answer.expect_status(403, words).unwrap();
@@ -339,4 +338,41 @@ async fn health_is_the_routers_own() {
         .await
         .unwrap();
     assert!(resources.contains("deployments.apps"), "{resources}");
+}
+
+/// By what programs know the cluster that they run in.
+#[tokio::test]
+async fn what_programs_know_a_cluster_by_is_read() {
+    let world = world().await;
+    // Home east, primary west.
+    let door = world.merged_door("audit").await.unwrap();
+    let west = world.direct_door("west").await.unwrap();
+    let system = "/api/v1/namespaces/kube-system";
+    let uid = async |door: &Door| door.get(system, &[]).await.unwrap().json()["metadata"]["uid"].clone();
+    assert_eq!(uid(&door).await, uid(&west).await);
+    let door = world.merged_door("alpha").await.unwrap();
+    let east = world.direct_door("east").await.unwrap();
+    assert_eq!(uid(&door).await, uid(&east).await);
+    for (path, name) in [
+        ("/api/v1/namespaces", "kube-system"),
+        (
+            "/api/v1/namespaces/kube-system/configmaps",
+            "extension-apiserver-authentication",
+        ),
+        ("/api/v1/namespaces/default/services", "kubernetes"),
+    ] {
+        let one = door.get(&format!("{path}/{name}"), &[]).await.unwrap();
+        assert_eq!(one.status, 200, "{path}/{name}: {}", one.message());
+        let list = format!("{path}?fieldSelector=metadata.name%3D{name}");
+        let list = door.get(&list, &[]).await.unwrap().json();
+        let uids: Vec<_> = list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| &item["metadata"]["uid"])
+            .collect();
+        assert_eq!(uids, [&one.json()["metadata"]["uid"]], "{path}");
+    }
+    let all = door.get(&format!("{system}/configmaps"), &[]).await.unwrap();
+    all.expect_status(403, &["kube-system"]).unwrap();
 }

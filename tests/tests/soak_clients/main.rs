@@ -113,7 +113,7 @@ async fn caches_equal_the_members_whenever_all_is_at_rest() {
         lasts: outage_of(&options),
         judged: options.long(),
     };
-    outage.run().await.unwrap();
+    Box::pin(outage.run()).await.unwrap();
     let mut rng = StdRng::seed_from_u64(seed);
     let begun = Instant::now();
     while begun.elapsed() < lasts {

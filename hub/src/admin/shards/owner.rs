@@ -122,6 +122,12 @@ fn pair(known: &Known<'_>, cluster: &str, namespace: &str) -> PairOwner {
     (told.field, told.because) = match asked {
         Some((field, because)) => (Some(field), because),
         None if told.state == PairState::Releasing => (None, format!("{owner} asks for it no more, and lets go of it")),
+        None if entry.vacant_from.is_some() => (
+            None,
+            format!(
+                "the namespace is gone from {cluster}, and {owner}, which had it, may make it again: for an hour, or until another shard names it"
+            ),
+        ),
         None => (
             None,
             format!("{owner} has it from before, and the inventory of {cluster} is not known yet"),
@@ -276,6 +282,11 @@ mod tests {
                 .because
                 .contains("system namespace")
         );
+        fleet.gone("east", "ns-b");
+        let world = fleet.compile();
+        let vacant = &whose(&fleet, &world, "ns-b", Some("east"))[0];
+        assert_eq!((&vacant.owner, vacant.exists), (&Some(shard("b")), Some(false)));
+        assert!(vacant.because.contains("is gone from east"), "{vacant:?}");
         let nowhere = whose(&fleet, &world, "ns-z", Some("east"));
         assert!(nowhere[0].because.contains("no such namespace"), "{nowhere:?}");
     }

@@ -70,6 +70,12 @@ impl Fleet {
         fleet
     }
 
+    /// A member has this one no more.
+    pub(super) fn gone(&mut self, cluster: &str, namespace: &str) {
+        let agent = self.facts.agents.get_mut(cluster).unwrap();
+        agent.namespaces.as_mut().unwrap().remove(namespace);
+    }
+
     pub(super) fn apply(&mut self, name: &str, clusters: &Value) {
         self.edits += 1;
         let (name, mut shard) = shard_from(&object(name, clusters), None).unwrap();

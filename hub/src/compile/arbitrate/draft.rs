@@ -9,6 +9,7 @@ use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec};
 use super::kin::Kin;
 use super::members::{check_buckets, check_count, check_members};
 use super::{Given, Pair, Refusal, lease};
+use crate::compile::locks;
 use crate::compile::roots::Generator;
 use crate::compile::wanted::{Known, Wanted};
 use crate::compile::{Accepted, by_age};
@@ -136,7 +137,7 @@ impl<'a> Drafting<'a> {
             }),
         };
         let mut kin = Kin::new(&self.generator, (name, object), accepted, root.map(|(root, _)| root));
-        let mut lock = accepted.map(|accepted| accepted.lock.clone()).unwrap_or_default();
+        let mut lock = accepted.map_or_else(locks::new, |accepted| accepted.lock.clone());
         let present = present.and_then(|spec| {
             if settled {
                 let wanted = self.known.shared_wanted(name, &spec);

@@ -150,7 +150,9 @@ impl Judgements {
                 .ledger
                 .shared(cluster)
                 .is_some_and(|pairs| pairs.are_on_their_way(by_all));
-            was_on_its_way || ledger.is_withholding() || !self.is_steady(facts, (ledger, by_all), cluster)
+            let vacancy_ends = ledger.shared(cluster).and_then(|pairs| pairs.vacancy_ends());
+            let is_over = vacancy_ends.is_some_and(|end| end <= given.now);
+            was_on_its_way || is_over || ledger.is_withholding() || !self.is_steady(facts, (ledger, by_all), cluster)
         });
         let unsteady: Vec<_> = unsteady.map(str::to_owned).collect();
         docket.judged.extend(unsteady);

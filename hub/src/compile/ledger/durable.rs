@@ -36,6 +36,7 @@ impl Ledger {
                     releasing_from: None,
                     fence: pair.fence,
                     saying_since: None,
+                    vacant_from: None,
                     closing: false,
                 };
                 (namespace, entry)

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use portolan_crds::ShardName;
 
 use super::{Clusters, Entry, Ledger, Pairs, unshared};
@@ -108,6 +109,11 @@ impl Ledger {
             touched.extend(departures.flat_map(|departures| departures.by_shard.keys()));
         }
         touched
+    }
+
+    /// When the next pair has been vacant for too long.
+    pub(crate) fn vacancy_ends(&self) -> Option<Timestamp> {
+        self.pairs.values().filter_map(|pairs| pairs.vacancy_ends()).min()
     }
 
     /// The clusters of `shard`, each with the namespaces that it has there, releasing or not.

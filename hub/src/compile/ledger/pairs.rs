@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use portolan_crds::ShardName;
 
 use super::Entry;
+use super::vacancies::VACANT_FOR;
 
 /// Pairs of one cluster by namespace. Never changed: others take their place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub(in crate::compile) struct Pairs {
     /// For some of it, it is waited until all routers have acknowledged a later run: they have heard then that writes are to say their
     /// epoch. The first of these runs.
     pub(super) awaits_epochs: Option<u64>,
+    /// Since when the one of them is vacant that is so longest.
+    vacant_from: Option<Timestamp>,
     /// The highest epoch of any of them.
     pub(super) highest_epoch: u64,
 }
@@ -38,6 +42,8 @@ impl Pairs {
             pairs.is_closing |= entry.closing;
             pairs.is_open |= entry.owner.is_some() && !entry.is_fenced();
             pairs.awaits_epochs = pairs.awaits_epochs.into_iter().chain(entry.saying_since).min();
+            let vacant_from = entry.vacant_from.filter(|_| entry.releasing_since.is_none());
+            pairs.vacant_from = pairs.vacant_from.into_iter().chain(vacant_from).min();
             pairs.highest_epoch = pairs.highest_epoch.max(entry.owner_count).max(entry.fence.epoch);
         }
         pairs.entries = entries;
@@ -56,6 +62,11 @@ impl Pairs {
     /// Whether there is any that its member may have to be told to fence off.
     pub(in crate::compile) fn may_want_fences(&self) -> bool {
         self.is_closing || self.is_open
+    }
+
+    /// When the first of them has been vacant for too long.
+    pub(in crate::compile) fn vacancy_ends(&self) -> Option<Timestamp> {
+        self.vacant_from.map(|from| from + VACANT_FOR)
     }
 
     /// Whether what becomes of them depends on how far routers are, and on how often it was looked, where all have acknowledged this run.

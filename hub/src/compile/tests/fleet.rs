@@ -132,6 +132,7 @@ impl Fleet {
             labels: [("app".to_owned(), app.to_owned())].into(),
             phase: "Running".to_owned(),
             created_unix_seconds: Some(1_700_000_000),
+            ..v1::CallerFact::default()
         };
         self.agent(cluster)
             .callers

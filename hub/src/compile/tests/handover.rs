@@ -237,7 +237,10 @@ fn namespaces_that_are_no_more_are_forgotten() {
     fleet.compile(ALL);
     fleet.inventory("east", &["ns-b"]);
     fleet.compile(ALL);
-    let world = fleet.compile(ALL);
+    // It may come back for an hour.
+    let later = Timestamp::from_second(3_600).unwrap();
+    fleet.compile_at(ALL, later);
+    let world = fleet.compile_at(ALL, later);
     assert_eq!(world.state.ledger.get("east", "ns-a"), None);
     assert_eq!(world.owner("east", "ns-b"), Some("a"));
     fleet.facts.members.remove("east");

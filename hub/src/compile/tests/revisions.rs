@@ -142,12 +142,14 @@ fn of_many_departures_the_earliest_are_dropped() {
         let names: Vec<_> = (0..MANY).map(|index| format!("ns-{generation}-{index}")).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         fleet.inventory("east", &names);
-        fleet.compile(ALL);
+        fleet.compile_at(ALL, at_hour(generation));
         fleet.inventory("east", &[]);
-        fleet.compile(ALL);
-        fleet.compile(ALL);
+        // A few of them wait for an hour.
+        for hour in [generation, generation + 1, generation + 1] {
+            fleet.compile_at(ALL, at_hour(hour));
+        }
     }
-    let world = fleet.compile(ALL);
+    let world = fleet.compile_at(ALL, at_hour(2));
     let departures = departures(&world, "a");
     assert_eq!(departures.len(), 50_000 + 1, "the last that was dropped says so");
     let dropped_up_to = world.state.ledger.departures_dropped_up_to("east", &shard_name("a"));

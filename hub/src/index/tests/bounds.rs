@@ -15,6 +15,7 @@ fn one_agent_cannot_feed_the_hub_without_bound() {
             reset,
             upserted: upserted.collect(),
             removed: removed.iter().map(|name| (*name).to_owned()).collect(),
+            ..v1::NamespaceDelta::default()
         })
     };
     folded(&mut facts, 1, namespaces(true, 0..50_000, &[]));
@@ -36,6 +37,7 @@ fn one_agent_cannot_feed_the_hub_without_bound() {
             reset,
             upserted: upserted.collect(),
             removed: Vec::new(),
+            ..v1::CoverageDelta::default()
         })
     };
     folded(&mut facts, 1, kinds(true, 0..5_000));
@@ -55,6 +57,7 @@ fn what_no_api_server_gives_out_is_refused() {
                 ..Default::default()
             }],
             removed: Vec::new(),
+            ..v1::NamespaceDelta::default()
         })
     };
     let allowed = |length: usize| {
@@ -88,7 +91,7 @@ fn what_no_api_server_gives_out_is_refused() {
     folded(&mut facts, 1, namespace("ns", 1 << 20));
     let namespaces = facts.agents["east"].namespaces.as_ref().unwrap();
     assert!(
-        namespaces["ns"].labels.is_empty(),
+        namespaces["ns"].labels.is_empty() && namespaces["ns"].labels_cut > 1 << 20,
         "one object's labels cost the object"
     );
     let beat = v1::Heartbeat {
@@ -98,4 +101,29 @@ fn what_no_api_server_gives_out_is_refused() {
     folded(&mut facts, 1, Report::Heartbeat(beat, Timestamp::UNIX_EPOCH));
     let known = facts.agents["east"].heartbeat.as_ref().unwrap();
     assert_eq!(known.message.len(), 1024);
+}
+
+/// An agent of an earlier release tells the texts of selectors, as many and as long as there are.
+#[test]
+fn whose_pods_are_too_many_is_known_by_digests_and_never_too_much() {
+    let mut facts = Facts::default();
+    facts.agent_connected("east", 1, &v1::AgentHello::default());
+    let text = |at: usize| format!("app in ({at},{})", "x".repeat(57_000));
+    let cut = |at: usize| v1::ExcessSelector {
+        namespace: "evil".to_owned(),
+        selector: if at < 10 { text(at) } else { at.to_string() },
+        matched: 520,
+        told: 500,
+        fault: "y".repeat(10_000),
+        ..v1::ExcessSelector::default()
+    };
+    let told = v1::CallerExcess {
+        selectors: (0..100_000).map(cut).collect(),
+    };
+    folded(&mut facts, 1, Report::Excess(told));
+    let known = &facts.agents["east"].excess;
+    assert!((1..=2_000).contains(&known.len()));
+    assert_eq!(known[3].digest, portolan_crds::selector::digest_of(&text(3)));
+    let bytes: usize = known.iter().map(prost::Message::encoded_len).sum();
+    assert!(bytes < 1 << 20, "{bytes}");
 }

@@ -16,6 +16,7 @@ fn told(reset: bool, kinds: &[(&str, usize)], removed: &[&str]) -> Report {
         reset,
         upserted: kinds.iter().map(fact).collect(),
         removed: removed.iter().map(|name| kind(name)).collect(),
+        ..v1::CoverageDelta::default()
     })
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_wire::v1;
+use portolan_wire::v1::ExcessSelector;
 
 use super::*;
 use crate::acks::Acks;
@@ -121,9 +122,10 @@ fn a_shard_whose_selector_matches_too_many_pods_is_told_and_others_are_not() {
     let mut facts = Facts::default();
     let excess = ExcessSelector {
         namespace: "ops".to_owned(),
-        selector: "app=flood".to_owned(),
+        digest: digest_of("app=flood"),
         matched: 5_001,
         told: 500,
+        ..ExcessSelector::default()
     };
     facts.agents.entry("east".to_owned()).or_default().excess = vec![excess];
     let found = |shard| told_with(&facts, &world, shard, &[("p", "2"), ("q", "2")]).1;
@@ -135,6 +137,23 @@ fn a_shard_whose_selector_matches_too_many_pods_is_told_and_others_are_not() {
         flooded.message
     );
     assert_ne!(found("b").reason, ConditionReason::TooManyCallers);
+    let excess = &mut facts.agents.get_mut("east").unwrap().excess[0];
+    excess.fault = "the API server answers 403".to_owned();
+    let failed = told_with(&facts, &world, "a", &[("p", "2"), ("q", "2")]).1;
+    assert_eq!(failed.reason, ConditionReason::CallersUnknown);
+    assert!(failed.message.contains("answers 403"), "{}", failed.message);
+}
+
+#[test]
+fn pods_with_too_many_labels_are_named_to_the_shards_of_their_namespace() {
+    let mut world = world(&[("p", &["a"])]);
+    let pods = ["fat-0 in east (1048576 bytes)".to_owned()];
+    world.unread_pods.insert("ops".to_owned(), pods.clone().into());
+    let found = told(&world, "a", &[("p", "2")]).1;
+    assert!(
+        found.status == Some(true) && found.message.contains(&pods[0]),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 
 use portolan_crds::partition::ChildRole;
 use portolan_crds::{Canary, ConditionReason, ConditionType, Finding};
-use portolan_wire::v1::{CallerFact, ResourceKind};
+use portolan_wire::v1::ResourceKind;
 
 use super::super::finding::nothing_in_force;
 use super::{Root, callers};
-use crate::compile::{Accepted, Ref, selector_of_root, some_of};
+use crate::compile::{Accepted, Ref, selector_of_root, selects, some_of};
 
 const TYPE: ConditionType = ConditionType::ChildrenServed;
 /// Pods in these phases run nothing any more.
@@ -107,7 +107,7 @@ impl Pods {
                 home: cluster.clone(),
                 pod_uid: pod.uid.clone(),
             };
-            let is_selected = selector.as_ref().is_some_and(|selector| selector.matches(&labels(pod)));
+            let is_selected = selector.as_ref().is_some_and(|selector| selects(selector, pod));
             if is_selected && !children.contains(&view) {
                 pods.nobodys.push(format!("{} in {cluster}", pod.pod));
             }
@@ -181,9 +181,4 @@ fn ordinal(stateful_set: &str, pod: &str) -> Option<u32> {
         .parse()
         .ok()
         .filter(|ordinal: &u32| ordinal.to_string() == number)
-}
-
-fn labels(pod: &CallerFact) -> std::collections::BTreeMap<String, String> {
-    let labels = pod.labels.iter();
-    labels.map(|(key, value)| (key.clone(), value.clone())).collect()
 }

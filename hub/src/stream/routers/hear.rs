@@ -44,10 +44,12 @@ impl RouterSession {
             Some(Said::AccessReview(review)) => self.review(review),
             Some(Said::CatchUp(question)) => self.catches_up = Some(question.id),
             Some(Said::LastAnswersQuery(query)) => self.tell_last_answers(query).await?,
+            Some(Said::NamespaceQuery(query)) => self.tell_namespace(query).await?,
             Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
             Some(Said::Policies(report)) => self.hear_policies(report),
             Some(Said::WritesAnswered(answered)) => self.hear_answered(answered)?,
             Some(Said::Locks(report)) => self.hear_locks(report),
+            Some(Said::HeldLocks(report)) => self.hear_held(report)?,
             Some(Said::Ended(_)) => self.hear_end(),
             // Of a later release of this protocol.
             None => {}
@@ -173,6 +175,34 @@ impl RouterSession {
         self.service
             .acks
             .update(&self.router, self.epoch, |state| state.locks = standing);
+    }
+
+    /// A gateway may tell of callers that are in no shard now; any other of those that it is told of.
+    fn hear_held(&self, mut report: v1::HeldLocks) -> Result<(), Status> {
+        let view = |held: &v1::HeldLock| Ref::View {
+            home: held.home_cluster.clone(),
+            pod_uid: held.pod_uid.clone(),
+        };
+        if self.subscription != Subscription::Everything {
+            let told_of = self.told_of();
+            report.held.retain(|held| told_of(&view(held)));
+        }
+        let published = self.service.worlds.borrow().clone();
+        let is_elsewhere = |held: &v1::HeldLock| {
+            let world = &published.as_ref()?.world;
+            let [shard] = world.view_of(&view(held))?.shards.as_slice() else {
+                return None;
+            };
+            let shard: ShardName = shard.parse().ok()?;
+            Some(!held.gone && world.state.accepted.get(&shard)?.uid != held.shard_uid)
+        };
+        let is_urgent = report.held.iter().any(|held| is_elsewhere(held) == Some(true));
+        if self.service.acks.renewed(&self.router, self.epoch, report, is_urgent) {
+            return Ok(());
+        }
+        Err(Status::resource_exhausted(
+            "more locks are held than callers can hold, or by longer names than there are",
+        ))
     }
 
     fn hear_end(&mut self) {

@@ -12,6 +12,7 @@ use tonic::Status;
 use super::{InFlight, RouterSession};
 use crate::compile::{Ref, Scope, World};
 use crate::distribute::continue_trace;
+use crate::facts::Presence;
 use crate::stream::send;
 
 impl RouterSession {
@@ -95,6 +96,32 @@ impl RouterSession {
             answered: answered.collect(),
         };
         let kind = Some(Told::LastAnswers(last));
+        send(&self.outbound, "router", v1::RouterUpdate { kind }).await
+    }
+
+    /// Tells which members have a namespace. Of those that the router is not told of nothing is said.
+    pub(super) async fn tell_namespace(&self, query: v1::NamespaceQuery) -> Result<(), Status> {
+        let told_of = self.told_of();
+        let mut found = v1::NamespaceFound {
+            id: query.id,
+            ..v1::NamespaceFound::default()
+        };
+        self.service.index.read(|facts| {
+            for cluster in query.clusters.into_iter().collect::<BTreeSet<_>>() {
+                let presence = if told_of(&Ref::Target(cluster.clone())) {
+                    facts.presence(&cluster, &query.namespace)
+                } else {
+                    Presence::Unknown
+                };
+                match presence {
+                    Presence::There => found.there.push(cluster),
+                    Presence::Absent => {}
+                    Presence::AbsentWhenHeard => found.away.push(cluster),
+                    Presence::Unknown => found.unknown.push(cluster),
+                }
+            }
+        });
+        let kind = Some(Told::NamespaceFound(found));
         send(&self.outbound, "router", v1::RouterUpdate { kind }).await
     }
 

@@ -223,3 +223,53 @@ async fn routers_are_let_go_while_another_may_be_the_hub() {
     hub.worlds.send_replace(published);
     hub.router_over(gateway, hello()).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_router_is_told_which_members_have_a_namespace() {
+    let hub = TestHub::start().await;
+    let mut agents = two_shards(&hub).await;
+    let namespace = v1::NamespaceFact {
+        name: "ns-w".into(),
+        uid: "u".into(),
+        ..v1::NamespaceFact::default()
+    };
+    let delta = v1::NamespaceDelta {
+        upserted: vec![namespace],
+        ..v1::NamespaceDelta::default()
+    };
+    agents[1].say(AgentSaid::Namespaces(delta)).await;
+    hub.until("it is known", |hub| {
+        let known = |facts: &crate::facts::Facts| facts.inventory("west").is_some_and(|all| all.contains_key("ns-w"));
+        hub.index.read(known).then_some(())
+    })
+    .await;
+    hub.member("new", true);
+    let mut router = hub.router("gateway", Vec::new()).await;
+    let first = router.transaction().await;
+    router.ack(first.nonce).await;
+    let mut find = async |namespace: &str| {
+        let clusters = ["east", "west", "mars", "invented"].map(str::to_owned).into();
+        let query = v1::NamespaceQuery {
+            id: 9,
+            namespace: namespace.to_owned(),
+            clusters,
+        };
+        router.say(RouterSaid::NamespaceQuery(query)).await;
+        loop {
+            if let RouterTold::NamespaceFound(found) = router.hear().await.unwrap() {
+                assert_eq!(found.id, 9);
+                break [found.there, found.away, found.unknown].map(|clusters| clusters.join(" "));
+            }
+        }
+    };
+    assert_eq!(find("ns-w").await, ["west", "", "invented"]);
+    assert_eq!(find("nowhere").await, ["", "", "invented"]);
+    drop(agents.remove(0));
+    hub.until("east's agent has left", |hub| {
+        let left = |facts: &crate::facts::Facts| facts.agents.get("east").is_some_and(|agent| !agent.connected);
+        hub.index.read(left).then_some(())
+    })
+    .await;
+    assert_eq!(find("nowhere").await, ["", "east", "invented"], "it had none");
+    assert_eq!(find("ns-w").await, ["west", "east", "invented"]);
+}

@@ -308,6 +308,12 @@ struct MetaJson {
     resource_version: Option<String>,
     r#continue: Option<String>,
     remaining_item_count: Option<i64>,
+    shard_info: Option<ShardInfo>,
+}
+
+#[derive(serde::Deserialize)]
+struct ShardInfo {
+    selector: String,
 }
 
 impl From<MetaJson> for LegMeta {
@@ -316,6 +322,7 @@ impl From<MetaJson> for LegMeta {
             resource_version: meta.resource_version.unwrap_or_default(),
             continue_: meta.r#continue.filter(|token| !token.is_empty()),
             remaining: meta.remaining_item_count,
+            shard_selector: meta.shard_info.map(|info| info.selector),
         }
     }
 }

@@ -347,6 +347,7 @@ fn read_list_meta(list: &[u8], length: u64) -> Result<ListMetaRead<'_>, ListFaul
         resource_version: text(wire::LIST_META_VERSION)?,
         continue_: Some(text(wire::LIST_META_CONTINUE)?).filter(|token| !token.is_empty()),
         remaining: read_remaining(meta),
+        shard_selector: read_shard_selector(meta),
     };
     Ok(Some(((meta, rest), after)))
 }
@@ -356,6 +357,11 @@ fn read_remaining(meta: &[u8]) -> Option<i64> {
     let field = fields.find(|field| field.number == wire::LIST_META_REMAINING)?;
     let (_, value) = wire::varint(field.raw)?;
     i64::try_from(wire::varint(value)?.0).ok()
+}
+
+fn read_shard_selector(meta: &[u8]) -> Option<String> {
+    let info = wire::last(meta, wire::LIST_META_SHARD_INFO)??;
+    wire::text(info, wire::SHARD_INFO_SELECTOR).map(str::to_owned)
 }
 
 fn read_type(type_meta: &[u8]) -> Option<TypeMeta> {
@@ -381,6 +387,11 @@ pub(super) fn write_head(type_meta: &TypeMeta, meta: &super::MergedMeta, rest: u
     if let Some(remaining) = meta.remaining.and_then(|count| u64::try_from(count).ok()) {
         wire::put_varint(&mut list_meta, wire::LIST_META_REMAINING << 3);
         wire::put_varint(&mut list_meta, remaining);
+    }
+    if let Some(selector) = &meta.shard_selector {
+        let mut info = Vec::new();
+        wire::put(&mut info, wire::SHARD_INFO_SELECTOR, selector.as_bytes());
+        wire::put(&mut list_meta, wire::LIST_META_SHARD_INFO, &info);
     }
     let mut list = Vec::new();
     wire::put(&mut list, wire::LIST_META, &list_meta);

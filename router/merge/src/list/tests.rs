@@ -107,7 +107,75 @@ pub(super) fn merge(format: ListFormat, options: ListOptions, mut bodies: Vec<Bo
 pub(super) fn meta() -> MergedMeta {
     MergedMeta {
         remaining: None,
+        shard_selector: None,
         resource_version: "1000000000000000000000000".to_owned(),
         continue_: Some("to\"ken".to_owned()),
+    }
+}
+
+#[test]
+fn a_shard_selector_is_echoed_if_all_members_have_kept_to_it() {
+    let json = |info: &str| {
+        format!(r#"{{"kind":"L","apiVersion":"v1","metadata":{{"resourceVersion":"7"{info}}},"items":[]}}"#)
+    };
+    let meta = |info: &str| {
+        let merged = merge(ListFormat::Json, options(), vec![Body::whole(json(info))]);
+        merged.unwrap().metas[0].clone()
+    };
+    let (kept, other, none) = (
+        meta(r#","shardInfo":{"selector":"a"}"#),
+        meta(r#","shardInfo":{"selector":"b"}"#),
+        meta(""),
+    );
+    assert_eq!(kept.as_ref().unwrap().shard_selector.as_deref(), Some("a"));
+    let echoed =
+        |metas: &[&Option<LegMeta>]| shard_selector(&metas.iter().map(|meta| (*meta).clone()).collect::<Vec<_>>());
+    assert_eq!(echoed(&[&kept, &kept]).as_deref(), Some("a"));
+    for metas in [
+        vec![&kept, &other],
+        vec![&kept, &none],
+        vec![&none, &kept],
+        vec![&kept, &None],
+        vec![],
+    ] {
+        assert_eq!(echoed(&metas), None);
+    }
+    // In both encodings.
+    let sharded = MergedMeta {
+        shard_selector: Some("a\"".to_owned()),
+        ..meta_of("7")
+    };
+    let written = |format, body: Vec<u8>| {
+        let leg = ListLeg {
+            cluster: "c".into(),
+            filter: None,
+        };
+        let (mut merge, mut out) = (ListMerge::new(format, vec![leg], options()), VecDeque::new());
+        merge.push(0, body.into(), &mut out).unwrap();
+        if merge.wants() == Wants::Leg(0) {
+            merge.end(0, &mut out).unwrap();
+        }
+        merge.set_meta(sharded.clone(), &mut out).unwrap();
+        if merge.wants() == Wants::Leg(0) {
+            merge.end(0, &mut out).unwrap();
+        }
+        out.into_iter().flatten().collect::<Vec<u8>>()
+    };
+    let text = String::from_utf8(written(ListFormat::Json, json("").into())).unwrap();
+    assert!(text.contains(r#""shardInfo":{"selector":"a\""}"#), "{text}");
+    let kind = TypeMeta {
+        api_version: "v1".to_owned(),
+        kind: "PodList".to_owned(),
+    };
+    let head = super::protobuf::write_head(&kind, &sharded, 0).unwrap();
+    let whole = [head, super::protobuf::TAIL.to_vec()].concat();
+    let read = merge(ListFormat::Protobuf, options(), vec![Body::whole(whole)]).unwrap();
+    assert_eq!(read.metas[0].as_ref().unwrap().shard_selector, sharded.shard_selector);
+}
+
+fn meta_of(version: &str) -> MergedMeta {
+    MergedMeta {
+        resource_version: version.to_owned(),
+        ..MergedMeta::default()
     }
 }

@@ -78,13 +78,16 @@ impl Writer {
             .as_ref()
             .map(|token| format!(r#","continue":{}"#, json(token)));
         let remaining = meta.remaining.map(|count| format!(r#","remainingItemCount":{count}"#));
+        let shard = meta.shard_selector.as_ref();
+        let shard = shard.map(|selector| format!(r#","shardInfo":{{"selector":{}}}"#, json(selector)));
         let end = format!(
-            "],\"kind\":{},\"apiVersion\":{},\"metadata\":{{\"resourceVersion\":{}{}{}}}}}\n",
+            "],\"kind\":{},\"apiVersion\":{},\"metadata\":{{\"resourceVersion\":{}{}{}{}}}}}\n",
             json(&kind.kind),
             json(&kind.api_version),
             json(&meta.resource_version),
             token.unwrap_or_default(),
             remaining.unwrap_or_default(),
+            shard.unwrap_or_default(),
         );
         self.joiner.put(end.into());
     }

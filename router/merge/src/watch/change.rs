@@ -20,6 +20,10 @@ pub(super) enum Way {
 
 /// A leg's share is another one than when the client came to where it stands.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is true or not whatever the others are"
+)]
 pub(super) struct ShareChange {
     /// Whose objects the client has up to where it stands; `None`: all that were asked for.
     pub(super) held: Option<NamespaceFilter>,

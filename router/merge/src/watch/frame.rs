@@ -182,9 +182,9 @@ impl WatchMerge {
     /// what is gone since.
     fn has_told(&self, leg: usize, frame: &Frame<'_>) -> bool {
         let this = &self.legs[leg];
-        let told = |change: &&Box<ShareChange>| change.has_told(&frame.event.meta, frame.event.version);
+        let told = |change: &ShareChange| change.has_told(&frame.event.meta, frame.event.version);
         let gone = frame.event.event_type == EventType::Deleted && !this.has(frame.key);
-        this.change.as_ref().filter(told).is_some() && !(self.older_view && gone)
+        this.change.as_deref().is_some_and(told) && !(self.older_view && gone)
     }
 
     fn handle_initial(&mut self, leg: usize, frame: &Frame<'_>, out: &mut Output) {

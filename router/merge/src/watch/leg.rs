@@ -15,6 +15,10 @@ use crate::filter::NamespaceFilter;
 
 /// State of one leg. A few hundred bytes: there are thousands.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is true or not whatever the others are"
+)]
 pub(super) struct Leg {
     pub(super) cluster: Arc<str>,
     pub(super) uid_hash: u64,

@@ -101,18 +101,15 @@ impl WatchMerge {
             self.out_of_memory(leg);
             return self.next_act();
         }
-        let start = match change.filter(|change| change.leaving) {
-            Some(change) => {
-                this.state.complete();
-                let at = self.legs.position(leg).version().unwrap_or(0);
-                self.leave_behind(leg, known.drain(), at);
-                self.bookmarks.due = true;
-                self.go_on_with(leg, change.held, (false, at))
-            }
-            None => {
-                this.known = Some(Box::new(known));
-                this.begin_resync(ResyncCause::Recovery)
-            }
+        let start = if let Some(change) = change.filter(|change| change.leaving) {
+            this.state.complete();
+            let at = self.legs.position(leg).version().unwrap_or(0);
+            self.leave_behind(leg, known.drain(), at);
+            self.bookmarks.due = true;
+            self.go_on_with(leg, change.held, (false, at))
+        } else {
+            this.known = Some(Box::new(known));
+            this.begin_resync(ResyncCause::Recovery)
         };
         self.acts.restart(leg, start);
         self.proceed(out);

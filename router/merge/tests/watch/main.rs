@@ -166,6 +166,10 @@ fn every_history_ends_in_the_union() {
         "{total:?}"
     );
     assert!(
+        total.outlasted > each / 20 && total.older_pages > each / 100,
+        "{total:?}"
+    );
+    assert!(
         total.resumed_raw > each / 50 && total.listed > each / 50 && total.entered > each / 50,
         "{total:?}"
     );

@@ -67,6 +67,7 @@ async fn tells_how_policies_stand() {
         service_account: "operator".to_owned(),
         shards: vec!["ns/shard".to_owned()],
         created_unix_seconds: None,
+        writes_closed: None,
         policies: vec![name.to_owned()],
     };
     let told = told::resources("2", [Body::Policy(policy), Body::CallerView(view)]);

@@ -4,14 +4,6 @@ use serde_json::Value;
 
 use super::Names;
 
-/// `metadata.name`, empty if absent.
-pub(super) fn name(object: &Value) -> &str {
-    object
-        .pointer("/metadata/name")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-}
-
 /// Renames in an object, a list, a Table, a Status or a JSON patch.
 pub(super) fn rename(names: &Names<'_>, value: &mut Value) {
     if let Value::Array(operations) = value {

@@ -8,8 +8,7 @@
 use portolan_crds::labels::LOCK_MOVED;
 use serde_json::{Map, Value, json};
 
-/// Annotation by which a ConfigMap or an Endpoints carries a lock, as client-go has it.
-const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+use super::LEADER;
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,11 +5,6 @@ use crate::value::object::protobuf::{
     self, DETAILS_NAME, LIST_ITEMS, META_NAME, OBJECT_META, STATUS_DETAILS, STATUS_MESSAGE, replace,
 };
 
-/// `metadata.name` of the object in the envelope.
-pub(super) fn name(body: &[u8]) -> Option<String> {
-    protobuf::name(protobuf::open(body)?.1)
-}
-
 /// Renames in the object of an envelope; `None` if it cannot be read.
 pub(super) fn rename(names: &Names<'_>, body: &[u8]) -> Option<Vec<u8>> {
     let (kind, object) = protobuf::open(body)?;

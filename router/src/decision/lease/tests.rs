@@ -80,8 +80,11 @@ fn patches_and_yaml() {
         renamed,
         json!({"kind": "Lease", "metadata": {"name": "op---blue"}, "spec": {"leaseDurationSeconds": 15}})
     );
-    assert_eq!(name(Some("application/yaml"), yaml.as_bytes()).unwrap(), "op");
-    assert_eq!(name(None, br#"{"metadata":{"generateName":"op"}}"#).unwrap(), "");
+    assert_eq!(object::name(Some("application/yaml"), yaml.as_bytes()).unwrap(), "op");
+    assert_eq!(
+        object::name(None, br#"{"metadata":{"generateName":"op"}}"#).unwrap(),
+        ""
+    );
 }
 
 #[test]
@@ -151,7 +154,7 @@ fn protobuf_is_renamed_both_ways() {
         envelope("Lease", &wire_lease("op")),
         envelope("Lease", &wire_lease("op---blue")),
     );
-    assert_eq!(name(PROTOBUF, &client).unwrap(), "op");
+    assert_eq!(object::name(PROTOBUF, &client).unwrap(), "op");
     assert_eq!(rename_request_body(&lease(), PROTOBUF, client.clone()).unwrap(), member);
     assert_eq!(rename_response_body(&lease(), PROTOBUF, member), client);
     let list = |name: &str| {
@@ -227,7 +230,7 @@ proptest! {
     fn arbitrary_bodies_break_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..80), magic: bool) {
         let body = if magic { [MAGIC, &bytes].concat() } else { bytes };
         for content_type in [PROTOBUF, None, Some("application/yaml"), Some("application/json-patch+json")] {
-            let _ = name(content_type, &body);
+            let _ = object::name(content_type, &body);
             let _ = rename_request_body(&lease(), content_type, body.clone().into());
             let _ = rename_response_body(&lease(), content_type, body.clone().into());
         }

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use super::Forward;
+use super::unowned::{Absent, Unowned};
+use super::{Forward, nodes};
 use crate::value::classify::path_in;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{LeaseName, Shard};
@@ -22,7 +23,7 @@ pub(crate) struct Choose {
 }
 
 /// A member that the request could go to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Candidate {
     /// The whole plan, if it is this one.
     pub(crate) forward: Forward,
@@ -37,8 +38,8 @@ pub(crate) enum By {
     Holder(Holder),
     /// The body, which makes a Namespace.
     NewNamespace(Arc<Shard>),
-    /// Whether any has the Namespace.
-    Unowned(Unowned),
+    /// Whether any has the namespace.
+    Unowned(Box<Unowned>),
     /// Which Lease of the callers it is, and where that is alive.
     Lease(OtherLease),
 }
@@ -52,18 +53,8 @@ pub(crate) struct Holder {
     pub(crate) object: String,
     /// The request may change something.
     pub(crate) writes: bool,
-}
-
-/// A Namespace by its path, which no shard is known to own.
-#[derive(Debug, Clone)]
-pub(crate) struct Unowned {
-    /// How it is looked for.
-    pub(crate) holder: Holder,
-    /// What is said where it is there.
-    pub(super) refusal: String,
-    pub(super) name: String,
-    /// A server-side apply makes it where it is absent: as this shard says.
-    pub(crate) makes: Option<Arc<Shard>>,
+    /// Others are joined to the object by its name alone: one that several members have is not written.
+    pub(crate) one_of: bool,
 }
 
 /// A Lease in the callers' namespace that is not the election's, unless a body that makes one says so. The candidates: the
@@ -130,30 +121,28 @@ impl Holder {
     }
 }
 
+impl Holder {
+    /// Whether every member is to be asked, and none is enough.
+    pub(crate) fn asks_all(&self) -> bool {
+        self.writes && self.one_of
+    }
+
+    /// Refuses a write of what several members have by one name, as far as they say.
+    pub(crate) fn is_one(&self, candidates: &[Candidate], findings: &[Finding]) -> Result<(), Fault> {
+        let named = candidates.iter().zip(findings);
+        let have = named.filter(|(_, finding)| **finding == Finding::Has);
+        let clusters: Vec<&str> = have.map(|(candidate, _)| &*candidate.forward.target.cluster).collect();
+        if self.asks_all() && clusters.len() > 1 {
+            return Err(Fault::Forbidden(nodes::several(&self.object, &clusters)));
+        }
+        Ok(())
+    }
+}
+
 impl OtherLease {
     /// Path of the Lease `name`, in any member; `None` if there can be none of that name.
     pub(crate) fn path(&self, name: &str) -> Option<String> {
         path_in(&self.collection, name)
-    }
-}
-
-impl Unowned {
-    /// Ok: no member has it. One that cannot be asked may have it, and one that does not let the caller look, too.
-    pub(crate) fn is_absent(&self, findings: Vec<Finding>) -> Result<(), Fault> {
-        let mut unknown = None;
-        for finding in findings {
-            match finding {
-                Finding::Has | Finding::Forbidden => return Err(Fault::Forbidden(self.refusal.clone())),
-                Finding::Unknown(fault) => unknown = unknown.or(Some(fault)),
-                Finding::HasNot => {}
-            }
-        }
-        unknown.map_or(Ok(()), Err)
-    }
-
-    /// In the words of an API server.
-    pub(crate) fn not_found(&self) -> Fault {
-        Fault::NotFound(format!("namespaces {:?} not found", self.name))
     }
 }
 
@@ -164,13 +153,25 @@ impl Choose {
         clusters.collect::<Vec<_>>().join(", ")
     }
 
+    /// Whether it is about a namespace that no shard is known to own.
+    pub(crate) fn is_unowned(&self) -> bool {
+        matches!(self.by, By::Unowned(_))
+    }
+
+    /// Whether the request makes a Namespace, if it is one that may.
+    pub(crate) fn makes_namespace(&self) -> bool {
+        match &self.by {
+            By::NewNamespace(_) => true,
+            By::Unowned(unowned) => matches!(unowned.absent, Absent::Made(_)),
+            By::Holder(_) | By::Lease(_) => false,
+        }
+    }
+
     /// Whether the router must have all of the request's body before it sends any of it.
     pub(crate) fn gathers(&self) -> bool {
         let told = match &self.by {
-            By::NewNamespace(_) => true,
             By::Lease(lease) => lease.name.is_none(),
-            By::Unowned(unowned) => unowned.makes.is_some(),
-            By::Holder(_) => false,
+            By::NewNamespace(_) | By::Unowned(_) | By::Holder(_) => self.makes_namespace(),
         };
         told || self.candidates.iter().any(|one| one.forward.gathers())
     }

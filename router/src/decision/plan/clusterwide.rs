@@ -11,6 +11,14 @@ use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
 
+/// Kinds that other objects are joined to by name alone.
+const JOINED_BY_NAME: [(&str, &str); 4] = [
+    ("", "nodes"),
+    ("", "persistentvolumes"),
+    ("storage.k8s.io", "csinodes"),
+    ("storage.k8s.io", "volumeattachments"),
+];
+
 impl Merged<'_> {
     /// No namespace in the path, and neither list nor watch.
     pub(super) fn without_namespace(&self, resource: &ResourceRequest) -> Outcome {
@@ -19,7 +27,8 @@ impl Merged<'_> {
             Verb::DeleteCollection => self.delete_all(resource),
             _ if resource.named_by_path => self.wherever_it_is(resource),
             _ => {
-                let forward = self.limited(&self.shard.primary_cluster, resource, None)?;
+                let mut forward = self.limited(&self.shard.primary_cluster, resource, None)?;
+                forward.needs.extend(self.twins(resource)?);
                 Ok((Rule::ClusterScoped, forward.into()))
             }
         }
@@ -30,6 +39,7 @@ impl Merged<'_> {
             path: resource.object_path(),
             object: single::describe(resource),
             writes: !self.route.request.is_read(),
+            one_of: JOINED_BY_NAME.iter().any(|(group, kind)| resource.is(group, kind)),
         });
         // What no other has would be made, or said not to be, where it does not belong.
         if !self.route.request.is_read() {

@@ -32,6 +32,9 @@ impl Merged<'_> {
             return Err(self.memberless());
         }
         self.told(resource, scope)?;
+        if let Some(events) = self.events_of_placeless(resource) {
+            return events;
+        }
         let limits = scope::limits(self.shard, resource).unwrap_or_default();
         let members = self.shard.members.iter().enumerate();
         let legs = members
@@ -41,6 +44,33 @@ impl Merged<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         self.common_version(resource, &legs)?;
         Ok((Rule::AllNamespaces, self.over_all(legs, None, false)?.into()))
+    }
+
+    /// Events of one object that has no namespace, as `kubectl describe` lists them: over all namespaces, but they lie in one that
+    /// is no shard's. Each member's components tell them there; of no other object any is shown.
+    fn events_of_placeless(&self, resource: &ResourceRequest) -> Option<Outcome> {
+        let request = self.route.request;
+        if !scope::is_event(resource) || self.verb() != Verb::List {
+            return None;
+        }
+        let [kind, name] = scope::object_of(resource).map(|field| request.demanded(field));
+        name?;
+        if !self.route.kinds.is_placeless(self.holders(), &kind?) {
+            return None;
+        }
+        let limits = scope::limits(self.shard, resource);
+        let leg = |cluster| {
+            let mut leg = self.placed_leg(cluster, limits.clone())?;
+            leg.forward.rewrite.fields = Some(scope::without_namespace(resource));
+            Ok(leg)
+        };
+        let fan = self.holders().map(leg).collect::<Result<Vec<_>, _>>().and_then(|legs| {
+            let mut fan = self.over_all(legs, Some(&self.shard.primary_cluster), false)?;
+            // Of what is no shard's ownership says nothing.
+            fan.only_member = false;
+            Ok(fan)
+        });
+        Some(fan.map(|fan| (Rule::ClusterScopedEvent, fan.into())))
     }
 
     /// Of a kind that may have no namespaces, several members' equal names are one or two: a list that guesses is wrong, and a
@@ -261,6 +291,7 @@ impl Merged<'_> {
             fence: watch && self.shard.write_fence,
             only_member,
             left: None,
+            unowned: None,
             withdrawn: Vec::new(),
         })
     }

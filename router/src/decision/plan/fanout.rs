@@ -16,6 +16,7 @@ use portolan_crds::selector::Selector;
 use portolan_merge::cursor::{MOST_MEMBERS, Universe};
 use portolan_merge::filter::{Names, NamespaceFilter, share_digest};
 
+use super::unowned::Unowned;
 use super::{Forward, Rewrite};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;
@@ -45,6 +46,9 @@ pub(crate) struct FanOut {
     pub(crate) only_member: bool,
     /// Of a namespace that has left the shard nothing is told but that: then it is refused.
     pub(crate) left: Option<Left>,
+    /// Of a namespace that no shard is known to own: whether it is anywhere is asked first. Where it is, the answer is a refusal; where it is
+    /// nowhere nothing has `left`.
+    pub(crate) unowned: Option<Box<Unowned>>,
     /// Members of the shard that were withdrawn: the answer goes without them, and says so.
     pub(crate) withdrawn: Vec<Arc<str>>,
 }
@@ -160,6 +164,14 @@ impl FanOut {
     /// What becomes of `running` when the same request is planned as `self` now.
     #[must_use]
     pub(crate) fn after(mut self, running: &Self) -> Replan {
+        // What was nowhere still is, as far as it is nobody's.
+        if running.is_nowhere() && self.unowned.is_some() {
+            self = self.nowhere();
+        }
+        // Nothing is known of when it left: whoever asks again is told what has become of it.
+        if self.is_nowhere() && running.unowned.is_none() && running.left.is_none() {
+            return Replan::Withdrawn;
+        }
         let act_as = |plan: &Self| plan.legs.first().map(|leg| leg.forward.act_as.clone());
         if act_as(&self) != act_as(running) {
             return Replan::Withdrawn;
@@ -193,6 +205,22 @@ impl FanOut {
             (false, true) => Replan::Renewed(self),
             (false, false) => Replan::Same,
         }
+    }
+
+    /// The same, once it is known that the namespace is nowhere.
+    #[must_use]
+    pub(crate) fn nowhere(mut self) -> Self {
+        self.left = None;
+        if let Some(unowned) = &mut self.unowned {
+            // A plan lives as long as its watch.
+            unowned.lookable.clear();
+        }
+        self
+    }
+
+    /// Whether it is of a namespace that is nowhere.
+    pub(crate) fn is_nowhere(&self) -> bool {
+        self.unowned.is_some() && self.left.is_none()
     }
 
     /// The members whose answers name the lock otherwise than callers do, with its names.
@@ -235,6 +263,11 @@ impl FanOut {
             leg.explain(lines);
         }
         lines.extend(self.without());
+        lines.extend(self.unowned.iter().map(|unowned| {
+            let clusters: Vec<&str> = unowned.clusters.iter().map(|cluster| &**cluster).collect();
+            let (namespace, clusters) = (&unowned.namespace, clusters.join(", "));
+            format!("empty if none of {clusters} has Namespace {namespace}, else refused")
+        }));
         lines.extend(
             self.left
                 .iter()

@@ -18,6 +18,9 @@ use crate::value::traffic::{Effect, Traffic};
 /// Groups every ServiceAccount has.
 const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 const AUTHENTICATED: &str = "system:authenticated";
+/// Who is nobody, and the group of those.
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 /// Why nothing leaves.
 #[derive(Debug, Clone)]
@@ -175,6 +178,24 @@ impl Route<'_> {
             Caller::Pod(view) => view.user.to_string(),
             Caller::Person { user, .. } => user.clone(),
         }
+    }
+
+    /// Whom a member sees in `act_as`: with the groups that it gives.
+    pub(super) fn seen_as(&self, act_as: &Impersonation) -> Impersonation {
+        let mut seen = act_as.clone();
+        if self.request.impersonate.is_none() {
+            seen.groups = self.groups();
+            return seen;
+        }
+        if let Some((namespace, _)) = act_as.service_account().filter(|_| act_as.groups.is_empty()) {
+            let own = format!("{SERVICE_ACCOUNTS}:{namespace}");
+            seen.groups = vec![SERVICE_ACCOUNTS.to_owned(), own];
+        }
+        let says = |group: &String| [AUTHENTICATED, UNAUTHENTICATED].contains(&group.as_str());
+        if !seen.groups.iter().any(says) && seen.user != ANONYMOUS {
+            seen.groups.push(AUTHENTICATED.to_owned());
+        }
+        seen
     }
 
     /// The groups a member gives to who asks. A person's groups are of the hub's CA and mean nothing in a member.

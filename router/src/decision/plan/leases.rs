@@ -37,6 +37,12 @@ impl Merged<'_> {
         Some(former.unwrap_or(names))
     }
 
+    /// Whether it is about the lock itself.
+    pub(super) fn is_lock(&self, resource: &ResourceRequest, namespace: &str) -> bool {
+        let names = self.locking(resource, namespace);
+        names.is_some_and(|names| resource.name.as_ref() == Some(&names.client))
+    }
+
     /// The kind that carries the lock beside Leases.
     fn lock_kinds(&self) -> impl Iterator<Item = &'static str> {
         self.shard.lock_resource.into_iter()
@@ -66,6 +72,23 @@ impl Merged<'_> {
             }
             _ => None,
         }
+    }
+
+    /// A LeaseCandidate names a Lease that its API server then writes for the one it elects (KEP-4355): a Lease of the client's name in one
+    /// member, which is none of the shard's election, so that each member elects its own leader and no caller reads of it.
+    pub(super) fn no_candidate(&self, resource: &ResourceRequest, namespace: &str) -> Result<(), Refusal> {
+        let candidates = resource.is("coordination.k8s.io", "leasecandidates") && *namespace == *self.view.namespace;
+        let makes = matches!(self.verb(), Verb::Create | Verb::Update | Verb::Patch);
+        let Some(names) = self.shard.lease.as_ref().filter(|_| candidates && makes) else {
+            return Ok(());
+        };
+        let message = format!(
+            "LeaseCandidates are not served in the merged view: shard {} elects its leader by the Lease {}, which lies in member \
+             cluster {} under another name, and no API server elects for it; let candidates take that Lease themselves (no \
+             coordinated leader election)",
+            self.shard.config, names.client, self.shard.primary_cluster
+        );
+        Err(Refusal::forbidden(Rule::LeaderElection, message))
     }
 
     /// What a collection of `cluster` shows by another name: the lock, where it is among the namespace's objects of its kind.

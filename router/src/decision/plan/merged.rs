@@ -3,13 +3,16 @@
 //!
 //! What several members would have to do together is refused with a Status that says so; it is never done in one of them.
 
+use std::sync::Arc;
+
 use portolan_crds::selector::Selector;
 
 use super::forward::unavailable;
-use super::{FanLeg, FanOut, Forward, Left, Plan, Refusal, Rewrite, Route, Rule, scope};
+use super::{Absent, FanLeg, FanOut, Forward, Left, Plan, Refusal, Rewrite, Route, Rule, scope};
 use crate::value::classify::{ApiRequest, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
+use crate::value::review;
 use crate::value::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, Shard};
 use crate::value::traffic::Traffic;
 
@@ -18,7 +21,7 @@ pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
 /// Groups whose objects are questions to an API server.
 const REVIEWS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
 /// Where Kubernetes puts events of objects that have no namespace.
-const CLUSTER_EVENTS_NAMESPACE: &str = "default";
+pub(super) const CLUSTER_EVENTS_NAMESPACE: &str = "default";
 
 pub(super) fn plan(route: &Route<'_>) -> Outcome {
     let view = match route.caller {
@@ -32,10 +35,14 @@ pub(super) fn plan(route: &Route<'_>) -> Outcome {
         return Err(unbound(view, route.request));
     };
     let merged = Merged { route, view, shard };
+    merged.leads_nowhere_else()?;
     match &route.request.resource {
         None => merged.without_resource(),
+        Some(resource) if review::Kind::of(route.request.verb, resource).is_some() => {
+            Ok((Rule::Review, merged.review()))
+        }
         Some(resource) if REVIEWS.contains(&resource.group.as_str()) => merged.primary(Rule::Review),
-        Some(resource) => merged.resource(resource),
+        Some(resource) => merged.but_of_one_node(resource, || merged.resource(resource)),
     }
 }
 
@@ -75,9 +82,9 @@ pub(super) struct Merged<'a> {
 }
 
 /// Where a namespace is.
-struct Located<'a> {
+pub(super) struct Located<'a> {
     rule: Rule,
-    cluster: &'a str,
+    pub(super) cluster: &'a str,
     /// Let through by `Audit`.
     warning: Option<String>,
 }
@@ -99,11 +106,57 @@ impl Merged<'_> {
 }
 
 impl Merged<'_> {
+    /// A caller that leads another shard, as far as it knows, must not write beside the leader of this one. Reviews change nothing.
+    fn leads_nowhere_else(&self) -> Result<(), Refusal> {
+        let Some(held) = &self.view.held_elsewhere else {
+            return Ok(());
+        };
+        let request = self.route.request;
+        let group = request.resource.as_ref().map(|resource| resource.group.as_str());
+        if request.is_read() || group.is_some_and(|group| REVIEWS.contains(&group)) {
+            return Ok(());
+        }
+        let CallerView {
+            namespace, pod, key, ..
+        } = self.view;
+        let message = format!(
+            "Pod {namespace}/{pod} of member cluster {} has changed its shard to {} and may take itself for the leader of the one \
+             before: {}; until that has run out it can read, not write",
+            key.home_cluster, self.shard.config, held.reason
+        );
+        Err(Refusal {
+            rule: Rule::ShardChanged,
+            fault: Fault::TooManyRequests {
+                message,
+                retry_after_seconds: 1,
+                cluster: None,
+            },
+        })
+    }
+
     fn primary(&self, rule: Rule) -> Outcome {
         Ok((
             rule,
             self.route.to(&self.shard.primary_cluster, Rewrite::default())?.into(),
         ))
+    }
+
+    /// The shard, to be kept.
+    pub(super) fn bound(&self) -> Option<Arc<Shard>> {
+        match &self.view.binding {
+            Binding::One(shard) => Some(shard.clone()),
+            _ => None,
+        }
+    }
+
+    /// The body tells which of these members answers.
+    fn review(&self) -> Plan {
+        let mut clusters: Vec<Arc<str>> = self.holders().map(Arc::from).collect();
+        let home = &self.view.key.home_cluster;
+        if !clusters.contains(home) {
+            clusters.push(home.clone());
+        }
+        Plan::Review(clusters)
     }
 
     pub(super) fn verb(&self) -> Verb {
@@ -117,13 +170,15 @@ impl Merged<'_> {
     fn resource(&self, resource: &ResourceRequest) -> Outcome {
         let Some(namespace) = &resource.namespace else {
             if self.collects() {
-                return self.everywhere(resource);
+                let itself = self.cluster_itself(resource);
+                return itself.unwrap_or_else(|| self.everywhere(resource));
             }
             return self.without_namespace(resource);
         };
         if let Some(planned) = self.lock(resource, namespace) {
             return planned;
         }
+        self.no_candidate(resource, namespace)?;
         if self.collects() {
             return self.within(resource, namespace);
         }
@@ -131,8 +186,12 @@ impl Merged<'_> {
             Err(Refusal {
                 rule: Rule::OutsideRefused,
                 fault: Fault::Forbidden(message),
-            }) if resource.is("", "namespaces") && resource.subresource.is_none() && !self.owns(namespace) => {
-                self.unowned_namespace(resource, namespace, message)
+            }) if !self.owns(namespace) && !self.is_anothers(namespace) => {
+                if resource.is("", "namespaces") {
+                    self.unowned_namespace(resource, namespace, message)
+                } else {
+                    self.unowned(resource, namespace, message)
+                }
             }
             single => single.map(|(rule, forward)| (rule, forward.into())),
         }
@@ -142,7 +201,7 @@ impl Merged<'_> {
     pub(super) fn single(&self, resource: &ResourceRequest, namespace: &str) -> Result<(Rule, Forward), Refusal> {
         let located = self.locate(resource, namespace)?;
         let mut forward = match located.rule {
-            Rule::OwnNamespace | Rule::ClusterScopedEvent | Rule::OtherLease => {
+            Rule::OwnNamespace | Rule::ClusterScopedEvent | Rule::OtherLease | Rule::WellKnown => {
                 self.route.to(located.cluster, Rewrite::default())?
             }
             _ => self.limited(located.cluster, resource, Some(namespace))?,
@@ -156,12 +215,12 @@ impl Merged<'_> {
         let located = match self.locate(resource, namespace) {
             Err(Refusal {
                 rule: Rule::OutsideRefused,
-                fault,
-            }) => return self.handed_over(namespace, fault),
+                fault: Fault::Forbidden(message),
+            }) => return self.handed_over(resource, namespace, message),
             located => located?,
         };
         let limits = match located.rule {
-            Rule::OwnNamespace | Rule::OtherLease => None,
+            Rule::OwnNamespace | Rule::OtherLease | Rule::WellKnown => None,
             _ => self.limits(resource, Some(namespace)),
         };
         let mut leg: FanLeg = self.placed_leg(located.cluster, limits)?;
@@ -173,7 +232,7 @@ impl Merged<'_> {
         let mut fan = self.fan_out(vec![leg], false)?;
         fan.only_member &= match located.rule {
             // Of what is another shard's this one's ownership says nothing.
-            Rule::OutsideAudited | Rule::ClusterScopedEvent => false,
+            Rule::OutsideAudited | Rule::ClusterScopedEvent | Rule::WellKnown => false,
             Rule::OwnedNamespace | Rule::OtherLease => !self.was_read_elsewhere(namespace, located.cluster),
             _ => true,
         };
@@ -191,11 +250,14 @@ impl Merged<'_> {
     }
 
     /// A refusal empties no cache: who has objects of a namespace that left the shard is first told that there are none, in
-    /// the words of the member that it left, or of another one while that is cordoned or gone.
-    fn handed_over(&self, namespace: &str, fault: Fault) -> Outcome {
-        let (Some((cluster, departed)), Fault::Forbidden(message)) = (self.shard.departed(namespace), &fault) else {
-            let rule = Rule::OutsideRefused;
-            return Err(Refusal { rule, fault });
+    /// the words of the member that it left, or of another one while that is cordoned or gone. So is everybody of one that is nowhere.
+    fn handed_over(&self, resource: &ResourceRequest, namespace: &str, message: String) -> Outcome {
+        let is_anothers = self.is_anothers(namespace);
+        let Some((cluster, departed)) = self.shard.departed(namespace) else {
+            if is_anothers {
+                return Err(Refusal::forbidden(Rule::OutsideRefused, message));
+            }
+            return self.unowned(resource, namespace, message);
         };
         let nothing = |cluster| self.placed_leg(cluster, Some(Selector::nothing()));
         let mut others = self.shard.members.iter().map(|member| &member.cluster);
@@ -205,13 +267,20 @@ impl Merged<'_> {
                 .find_map(|other| nothing(other).ok().filter(|leg| leg.held.is_none()))
                 .map_or(refused, Ok),
         }?;
+        let unowned = if is_anothers {
+            None
+        } else {
+            let unowned = self.question(resource, namespace, message.clone(), Absent::Nothing);
+            unowned.ok().map(Box::new)
+        };
         let left = Left {
             revision: departed.view_revision,
-            message: message.clone(),
+            message,
         };
         let fan = FanOut {
             only_member: false,
             left: Some(left),
+            unowned,
             ..self.fan_out(vec![leg], false)?
         };
         Ok((Rule::HandedOver, fan.into()))
@@ -244,6 +313,9 @@ impl Merged<'_> {
         if scope::is_event(resource) && told && namespace == CLUSTER_EVENTS_NAMESPACE {
             return at(Rule::ClusterScopedEvent, &self.shard.primary_cluster);
         }
+        if let Some(cluster) = self.well_known(resource, namespace) {
+            return at(Rule::WellKnown, cluster);
+        }
         self.outside(namespace)
     }
 
@@ -252,7 +324,7 @@ impl Merged<'_> {
         self.shard.owner(namespace).is_some()
     }
 
-    fn outside(&self, namespace: &str) -> Result<Located<'_>, Refusal> {
+    pub(super) fn outside(&self, namespace: &str) -> Result<Located<'_>, Refusal> {
         let config = &self.shard.config;
         let owner = self.shard.members.iter().find_map(|member| {
             let owner = self.route.snapshot.owner(&member.cluster, namespace)?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
 
+use super::twins::Twins;
 use crate::value::check::Check;
 use crate::value::snapshot::LeaseName;
 
@@ -15,6 +16,8 @@ pub(crate) enum Need {
     /// The owners that the body names are in the member that the object will be in; see
     /// [`owners`](super::owners).
     Owners,
+    /// No other member has an object of the name that the body gives; see [`twins`](super::twins).
+    Twins(Box<Twins>),
     /// The object is the shard's as it is.
     Labels(LabelCheck),
     /// The object is the shard's as it becomes.

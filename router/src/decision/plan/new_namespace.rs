@@ -1,18 +1,16 @@
-//! Namespaces that the shard has not: where a new one goes, and what is said of one that nobody is known to own
-//! (`docs/semantics.md#namespaces`).
+//! Where a new Namespace goes (`docs/semantics.md#namespaces`).
 //!
 //! A new one goes to the member of its annotation, else by the shard's rules: to the one member that would have it, or to the
-//! default of several. One that no rule takes would be made for nobody, so it is refused. Of one that no shard is known to
-//! own, the members are asked first: absent is 404, there and not the shard's is 403. Pure: `preflight` asks.
+//! default of several. One that no rule takes would be made for nobody, so it is refused. Pure: `preflight` gathers the body.
 
 use portolan_crds::labels::system_namespace;
 use portolan_crds::selector::Selector;
 use portolan_wire::v1;
 
-use super::choose::{By, Choose, Chosen, Holder, Unowned};
+use super::choose::{By, Choose, Chosen};
 use super::merged::{Merged, Outcome};
-use super::{Plan, Refusal, Rule};
-use crate::value::classify::{ResourceRequest, Verb};
+use super::{Plan, Rule};
+use crate::value::classify::ResourceRequest;
 use crate::value::fault::Fault;
 use crate::value::object::{self, Encoding, Labels, protobuf};
 use crate::value::snapshot::{Binding, Enforcement, GrantState, Shard, Snapshot};
@@ -23,30 +21,6 @@ const METADATA_NAME: &str = "kubernetes.io/metadata.name";
 const MOST_NAMES: usize = 5;
 
 impl Merged<'_> {
-    /// One Namespace by its name, not the shard's and under `Enforce`: 404 if it is nowhere, `refusal` if it is.
-    pub(super) fn unowned_namespace(&self, resource: &ResourceRequest, name: &str, refusal: String) -> Outcome {
-        let refused = |message| Err(Refusal::forbidden(Rule::OutsideRefused, message));
-        let Binding::One(shard) = &self.view.binding else {
-            return refused(refusal);
-        };
-        let members: Vec<&str> = self.members().collect();
-        let told = |cluster: &&&str| self.route.snapshot.owner(cluster, name).is_some();
-        if members.is_empty() || members.iter().find(told).is_some() {
-            return refused(refusal);
-        }
-        let by = By::Unowned(Unowned {
-            holder: Holder {
-                path: resource.object_path(),
-                object: format!("Namespace {name}"),
-                writes: !self.route.request.is_read(),
-            },
-            refusal,
-            name: name.to_owned(),
-            makes: (self.verb() == Verb::Patch).then(|| shard.clone()),
-        });
-        Ok((Rule::UnownedNamespace, self.choose(&members, resource, by)?))
-    }
-
     pub(super) fn new_namespace(&self, resource: &ResourceRequest) -> Outcome {
         let Binding::One(shard) = &self.view.binding else {
             return Err(super::merged::unbound(self.view, self.route.request));
@@ -131,7 +105,8 @@ impl Choose {
 fn doubt(shard: &Shard, snapshot: &Snapshot, cluster: &str, wanted: &Wanted) -> Option<(bool, String)> {
     let name = wanted.name.as_str();
     let owner = shard.owner(name);
-    let elsewhere = owner.filter(|(member, grant)| grant.exact && *member.cluster != *cluster);
+    // What is gone from another member shadows nothing.
+    let elsewhere = owner.filter(|(member, grant)| grant.exact && !grant.pair.vacant && *member.cluster != *cluster);
     if let Some((member, _)) = elsewhere {
         let other = &member.cluster;
         return Some((

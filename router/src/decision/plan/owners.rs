@@ -62,7 +62,7 @@ pub(crate) enum Sight {
     Outside,
     /// Nothing.
     Nothing,
-    /// The member does not let the caller look.
+    /// It does not let the caller look.
     Forbidden,
     /// It cannot be asked.
     Unknown(Fault),
@@ -186,6 +186,11 @@ impl Owner {
         format!("owner {} {}", self.kind, self.name)
     }
 
+    /// Whether an API server may have it, whatever its kind is called there.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        self.request("objects", None).map(drop)
+    }
+
     /// How it is asked for under this plural name, in the child's namespace if it has one; or why no API server has it.
     pub(crate) fn request(&self, resource: &str, namespace: Option<&str>) -> Result<ResourceRequest, Fault> {
         let is_namespace = resource == "namespaces" && self.group.is_empty();
@@ -250,7 +255,7 @@ impl Owner {
         }
     }
 
-    /// The refusal of an owner that is in another member than its child.
+    /// It is in another member than the child.
     pub(crate) fn crosses(&self, here: &str, there: &str) -> Fault {
         Fault::Forbidden(format!(
             "{} is in member cluster {there}, and the object would be in {here}, whose garbage collector would delete it as an orphan: leave out this ownerReference",
@@ -258,7 +263,7 @@ impl Owner {
         ))
     }
 
-    /// The refusal of an owner outside the caller's shard: no member is asked for such a one.
+    /// It is not the shard's: nobody is asked for it.
     pub(crate) fn outside(&self) -> Fault {
         Fault::Forbidden(format!(
             "{} is outside the caller's shard, so it is not known to be in the object's member cluster: leave out this \

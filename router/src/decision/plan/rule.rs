@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::choose::{By, OtherLease};
-use super::{Change, Choose, Forward, LocalAnswer, Need, Plan, Planned};
+use super::twins::Other;
+use super::{Absent, Change, Choose, Forward, LocalAnswer, Need, Plan, Planned};
 use crate::value::check::Check;
 
 /// The rule that made a plan. A closed set: span attribute, metric label and first line of the explanation.
@@ -37,6 +38,8 @@ pub(crate) enum Rule {
     Review,
     /// Events of cluster-scoped objects.
     ClusterScopedEvent,
+    /// An object by which programs know the cluster that they run in.
+    WellKnown,
     /// Discovery and OpenAPI.
     Discovery,
     /// Version and other paths that are no resource.
@@ -53,6 +56,8 @@ pub(crate) enum Rule {
     CollectionMethod,
     /// The namespace is on its way to another shard.
     Releasing,
+    /// The caller has changed its shard, and may lead the one before.
+    ShardChanged,
     /// The caller is in no shard.
     NoShard,
     /// The hub has not told the caller's shard whole.
@@ -75,8 +80,10 @@ pub(crate) enum Rule {
     NotAllowed,
     /// A Namespace is created.
     NewNamespace,
-    /// A Namespace that no shard is known to own.
+    /// In a namespace that no shard is known to own, or that itself.
     UnownedNamespace,
+    /// Several members have a Node of the name that the request is about.
+    SeveralNodes,
 }
 
 impl Rule {
@@ -97,6 +104,7 @@ impl Rule {
             Self::OtherLease => "other-lease",
             Self::Review => "review",
             Self::ClusterScopedEvent => "cluster-scoped-event",
+            Self::WellKnown => "well-known",
             Self::Discovery => "discovery",
             Self::NonResource => "non-resource",
             Self::SeveralMembers => "several-members",
@@ -105,6 +113,7 @@ impl Rule {
             Self::ScopeConflict => "scope-conflict",
             Self::CollectionMethod => "collection-method",
             Self::Releasing => "releasing",
+            Self::ShardChanged => "shard-changed",
             Self::NoShard => "no-shard",
             Self::ShardNotTold => "shard-not-told",
             Self::SeveralShards => "several-shards",
@@ -117,6 +126,7 @@ impl Rule {
             Self::NotAllowed => "not-allowed",
             Self::NewNamespace => "new-namespace",
             Self::UnownedNamespace => "unowned-namespace",
+            Self::SeveralNodes => "several-nodes",
         }
     }
 
@@ -141,9 +151,14 @@ impl Rule {
             Self::OtherLease => {
                 "where a leader is elected, all Leases of the callers' namespace lie in the primary cluster; one of another name that is alive where it was kept before stays there until it expires"
             }
-            Self::Review => "reviews are answered by the primary cluster",
+            Self::Review => {
+                "a review is answered by the member of the namespace, the object, the user or the token that it asks about, else by all"
+            }
             Self::ClusterScopedEvent => {
-                "events of cluster-scoped objects lie in namespace default of the primary cluster, and are read there"
+                "events of cluster-scoped objects lie in namespace default: the primary's, and of one object those of every member"
+            }
+            Self::WellKnown => {
+                "what programs know their cluster by is the home cluster's where the shard does not own it; Namespace kube-system, whose UID is the cluster's, the primary's"
             }
             Self::Discovery => "what the members of the shard serve, united; the primary's order",
             Self::NonResource => "other paths that are no resource are served by the primary cluster",
@@ -155,6 +170,9 @@ impl Rule {
             Self::VersionConflict => "the members that serve the kind do not all serve this version of it",
             Self::CollectionMethod => "a collection is read by GET",
             Self::Releasing => "the namespace is on its way to another shard: reads only",
+            Self::ShardChanged => {
+                "the caller has changed its shard, and may take itself for the leader of the one before until what it renewed there has run out: reads only"
+            }
             Self::NoShard => "the caller is in no shard",
             Self::ShardNotTold => "the hub has not told the caller's shard whole (yet)",
             Self::SeveralShards => "the caller is in several shards",
@@ -166,7 +184,12 @@ impl Rule {
             Self::Cordoned => "the member is cordoned",
             Self::NotAllowed => "the member does not let the router act as this user",
             Self::NewNamespace => "a new Namespace goes where its annotation says, else where the shard takes it",
-            Self::UnownedNamespace => "a Namespace that no shard owns is absent, or refused",
+            Self::UnownedNamespace => {
+                "what is in a namespace that no shard owns is absent where no member of the shard has the namespace, else refused"
+            }
+            Self::SeveralNodes => {
+                "members have Nodes of one name, and clients join Pods and volumes to them by it: reads by the explicit view"
+            }
         }
     }
 }
@@ -192,6 +215,10 @@ impl Planned {
                     lines.extend(part.held.iter().map(|held| format!("not asked now: {held}")));
                 }
             }
+            Plan::Review(clusters) => lines.push(format!(
+                "to the one of {} that the body asks about, or to all: a yes is one of all",
+                clusters.join(", ")
+            )),
             Plan::Discovery(wanted) => {
                 let members: Vec<_> = wanted.members.iter().map(|one| &*one.cluster).collect();
                 lines.push(format!("what {} serve", members.join(", ")));
@@ -218,10 +245,13 @@ impl Choose {
                 shard.label_keys.cluster()
             ),
             By::Unowned(unowned) => {
-                let absent = match &unowned.makes {
-                    Some(_) => "a server-side apply makes it where the shard's rules say",
-                    None => "404",
+                let absent = match &unowned.absent {
+                    Absent::Made(_) => "a server-side apply makes it where the shard's rules say",
+                    Absent::Nothing => "nothing is deleted",
+                    Absent::Object(..) | Absent::Namespace => "404",
                 };
+                let clusters: Vec<&str> = unowned.clusters.iter().map(|cluster| &**cluster).collect();
+                let clusters = clusters.join(", ");
                 format!("{absent} if none of {clusters} has {}, else 403", unowned.holder.object)
             }
             By::Lease(lease) => lease.explain(&clusters),
@@ -284,7 +314,22 @@ impl Need {
             Self::Access(Check::Impersonate {
                 user, wanted, cluster, ..
             }) => format!("first ask {cluster} whether {user} may act as {}", wanted.user),
+            Self::Access(Check::Resource { cluster, user, wanted }) => format!(
+                "first ask {cluster} whether {} may {} {} in {}",
+                user.user, wanted.verb, wanted.resource, wanted.namespace
+            ),
             Self::Owners => format!("owners that the body names must be in {cluster}"),
+            Self::Twins(twins) => {
+                let clusters = twins.others.iter().map(|other| match other {
+                    Other::Asked(candidate) => &*candidate.forward.target.cluster,
+                    Other::Closed(cluster) => cluster,
+                });
+                let clusters: Vec<&str> = clusters.collect();
+                format!(
+                    "409 if one of {} has an object of the name in the body",
+                    clusters.join(", ")
+                )
+            }
             Self::Labels(check) => format!("the labels of {} must match {}", check.object, check.selector),
             Self::Body(rule) => {
                 let what = match rule.change {

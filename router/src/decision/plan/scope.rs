@@ -135,6 +135,15 @@ pub(super) fn without_namespace(events: &ResourceRequest) -> &'static str {
     }
 }
 
+/// The field of Events that says of what kind their object is, and the one that says its name.
+pub(super) fn object_of(events: &ResourceRequest) -> [&'static str; 2] {
+    if events.group.is_empty() {
+        ["involvedObject.kind", "involvedObject.name"]
+    } else {
+        ["regarding.kind", "regarding.name"]
+    }
+}
+
 /// The part of a selector that only an object's own labels can tell.
 pub(super) fn finer(shard: &Shard, selector: &Selector) -> Selector {
     if selector.is_nothing() {

@@ -139,8 +139,10 @@ fn change(verb: Verb, resource: &ResourceRequest) -> Option<Change> {
     match (verb, resource.subresource.as_deref()) {
         (Verb::Create | Verb::Update, None) => Some(Change::Whole),
         (Verb::Patch, None) => Some(Change::Patch),
-        // A Scale is another object.
+        // A Scale is another object, and of a Pod's object these take one field each [read in 1.36: dropNonEphemeralContainerUpdates,
+        // dropNonPodResizeUpdates]: a client that sends no labels removes none.
         (_, Some("scale")) => None,
+        (_, Some("ephemeralcontainers" | "resize")) if resource.is("", "pods") => None,
         // [read in 1.36: assignPod copies the Binding's labels over the Pod's].
         (Verb::Create, Some("binding")) if resource.is("", "pods") => Some(Change::Over),
         // Kubernetes' own kinds take labels from a body for `/status` and its like [run: a PUT of pods/status without
@@ -160,7 +162,7 @@ fn connects(resource: &ResourceRequest, verb: Verb) -> bool {
 
 /// The object that a request connects through: API servers read `[scheme:]name[:port]` before `proxy`
 /// (`SplitSchemeNamePort` of apimachinery). What is none of these stays as it is, and is no object's name.
-fn connected(resource: &ResourceRequest, verb: Verb) -> Cow<'_, ResourceRequest> {
+pub(super) fn connected(resource: &ResourceRequest, verb: Verb) -> Cow<'_, ResourceRequest> {
     let proxies = verb == Verb::Proxy || resource.subresource.as_deref() == Some("proxy");
     let parts: Vec<&str> = resource.name.iter().flat_map(|name| name.split(':')).collect();
     match parts.as_slice() {

@@ -4,8 +4,10 @@ mod answers;
 mod collections;
 mod labelled;
 mod locks;
+mod nodes;
 mod past;
 mod places;
+mod reviews;
 mod tables;
 mod withdrawn;
 
@@ -19,7 +21,7 @@ use super::choose::By;
 use super::*;
 use crate::value::classify::classify;
 use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
-use crate::value::snapshot::told;
+use crate::value::snapshot::{CallerView, HeldElsewhere, told};
 use crate::value::traffic::{Effect, TrafficClass};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ops/leases";
@@ -45,6 +47,7 @@ fn target(cluster: &str) -> told::Target {
         }],
         allowed_service_accounts: vec!["ops/operator".into(), "ops/other".into()],
         allowed_users: vec!["ada".into()],
+        nodes: vec![format!("n-{cluster}"), "n-twice".into()],
         coverage: vec![
             covered("", "pods", true),
             covered("", "secrets", false),
@@ -148,6 +151,7 @@ impl World {
     fn of(shards: Vec<String>, of: Option<told::Shard>, change: impl Fn(&mut told::Target)) -> Self {
         let view = told::CallerView {
             created_unix_seconds: None,
+            writes_closed: None,
             policies: Vec::new(),
             home_cluster: "home".into(),
             pod_uid: "u1".into(),
@@ -236,11 +240,13 @@ fn say(planned: &Planned) -> String {
             format!("{rule} of {}", members.join(" "))
         }
         Plan::Local(answer) => format!("{rule} {answer:?}"),
+        Plan::Review(clusters) => format!("{rule} ? {} by body", clusters.join(", ")),
         Plan::Refuse(fault) => format!("{rule} ✗ {}", fault.status_code().as_u16()),
         Plan::Forward(forward) => format!("{rule} → {}", say_forward(forward)),
         Plan::FanOut(fan) => {
             let legs: Vec<String> = fan.legs.iter().map(say_leg).collect();
             let union = if fan.unique { " union" } else { "" };
+            let union = if fan.unowned.is_some() { " if nowhere" } else { union };
             format!("{rule} ⇒{union} {}", legs.join(" | "))
         }
         Plan::DeleteEach(parts) => {
@@ -251,11 +257,19 @@ fn say(planned: &Planned) -> String {
             let by = match &choose.by {
                 By::Holder(holder) => &holder.path,
                 By::NewNamespace(_) => "body",
-                By::Unowned(unowned) if unowned.makes.is_some() => "absence, then body",
-                By::Unowned(_) => "absence",
+                By::Unowned(unowned) => match &unowned.absent {
+                    Absent::Nothing => "absence, then nothing",
+                    Absent::Object(kind, name) => &format!("absence of {kind} {name}"),
+                    Absent::Namespace => "absence",
+                    Absent::Made(_) => "absence, then body",
+                },
                 By::Lease(lease) => &format!("lease {}", lease.names.client),
             };
-            format!("{rule} ? {} by {by}", choose.clusters())
+            let clusters = match &choose.by {
+                By::Unowned(unowned) => unowned.clusters.join(", "),
+                _ => choose.clusters(),
+            };
+            format!("{rule} ? {clusters} by {by}")
         }
     }
 }
@@ -290,6 +304,13 @@ fn say_forward(forward: &Forward) -> String {
     for need in &forward.needs {
         match need {
             Need::Access(_) | Need::Owners => {}
+            Need::Twins(twins) => {
+                let others = twins.others.iter().map(|other| match other {
+                    twins::Other::Asked(candidate) => &*candidate.forward.target.cluster,
+                    twins::Other::Closed(cluster) => cluster,
+                });
+                add("twins", Some(others.collect::<Vec<_>>().join(",")));
+            }
             Need::Labels(check) => add("labels", Some(format!("{}?{}", check.path, check.selector))),
             Need::Body(rule) => add("body", Some(format!("{:?}?{}", rule.change, rule.selector))),
             Need::Lock(moved) => add("lock", Some(moved.from.0.to_string())),

@@ -5,7 +5,7 @@ use http::header::{ACCEPT, CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_PR
 
 use super::begins;
 use crate::value::classify::impersonate;
-use crate::value::media::{self, JSON, Range, elements};
+use crate::value::media::{self, JSON, Media, Range, elements};
 
 /// Who the client says it is, or who forwarded it: never believed, never passed on.
 /// `x-real-ip` would stand in the member's audit log.
@@ -91,12 +91,17 @@ fn strip_token_protocol(headers: &mut HeaderMap) {
     }
 }
 
-/// Leaves of `Accept` only what a Lease can be renamed in.
-pub(super) fn accept_renamable(headers: &mut HeaderMap) {
+/// Leaves of `Accept` only what a Lease can be renamed in. A list is renamed as it comes, which protobuf cannot be: its lengths stand
+/// before what they are of. So it is JSON for who takes that, too.
+pub(super) fn accept_renamable(headers: &mut HeaderMap, is_list: bool) {
     if !headers.contains_key(ACCEPT) {
         return;
     }
-    let kept: Vec<String> = media::ranges(headers).iter().filter_map(Range::narrowed).collect();
+    let ranges = media::ranges(headers);
+    let takes_json = ranges.iter().any(|range| range.media() == Some(Media::Json));
+    let kept = ranges.iter();
+    let kept = kept.filter(|range| !(is_list && takes_json && range.media() == Some(Media::Protobuf)));
+    let kept: Vec<String> = kept.filter_map(Range::narrowed).collect();
     let accept = HeaderValue::try_from(kept.join(",")).ok().filter(|_| !kept.is_empty());
     headers.insert(ACCEPT, accept.unwrap_or(HeaderValue::from_static(JSON)));
 }

@@ -202,12 +202,25 @@ fn the_lease_is_renamed_in_path_and_query() {
         "accept",
         "application/cbor, application/vnd.kubernetes.protobuf,application/json;q=0.9",
     )];
-    let head = rewritten(&forward, &format!("{base}/op?timeout=5s"), &accept).unwrap();
+    let one = Forward {
+        traffic: Traffic {
+            class: TrafficClass::Unary,
+            ..forward.traffic
+        },
+        ..forward.clone()
+    };
+    let head = rewritten(&one, &format!("{base}/op?timeout=5s"), &accept).unwrap();
     assert_eq!(head.uri.to_string(), format!("{base}/op---blue?timeout=5s"));
     assert_eq!(
         head.headers[ACCEPT],
         "application/vnd.kubernetes.protobuf,application/json;q=0.9"
     );
+    // A list is renamed as it comes, which protobuf cannot be; for who takes nothing else it is gathered.
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    for (accept, wanted) in [(accept[0].1, "application/json;q=0.9"), (protobuf, protobuf)] {
+        let head = rewritten(&forward, base, &[("accept", accept)]).unwrap();
+        assert_eq!(head.headers[ACCEPT], wanted);
+    }
     let head = rewritten(
         &forward,
         &format!("{base}?fieldSelector=metadata.name%3Dop&limit=1"),

@@ -33,6 +33,7 @@ fn snapshot(generation: u64, namespaces: &[&str]) -> Snapshot {
         service_account: "operator".into(),
         shards: vec!["ops/blue".into()],
         created_unix_seconds: None,
+        writes_closed: None,
         policies: Vec::new(),
         shard: Some(shard),
     };
@@ -118,4 +119,41 @@ async fn a_namespace_that_was_made_is_waited_for() {
     assert!(waited && at.elapsed() == Duration::from_millis(300));
     assert!(!served(&routing, &view, "west", "new").await, "of another member");
     assert_eq!(at.elapsed(), Duration::from_millis(300) + GRANTED_WITHIN);
+}
+
+/// What the router had is of the namespace that was there before: its epoch is over, and nothing that says it is let in.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_was_made_again_is_not_served_by_what_was_known_of_the_one_before() {
+    let grant = |owner_count, fenced, vacant| v1::NamespaceGrant {
+        namespace: "again".to_owned(),
+        owner_count,
+        fenced,
+        vacant,
+        state: v1::GrantState::Granted.into(),
+        ..v1::NamespaceGrant::default()
+    };
+    let with = |generation, grant: v1::NamespaceGrant| {
+        let owned = v1::Ownership {
+            cluster: "east".to_owned(),
+            shard: "ops/blue".to_owned(),
+            namespaces: vec![grant],
+            ..v1::Ownership::default()
+        };
+        let body = v1::resource::Body::Ownership(owned);
+        let mut next = told::upsert(&snapshot(generation, &["again"]), "2", [body]).snapshot;
+        next.generation = generation;
+        next
+    };
+    for (now, is_served) in [
+        (grant(4, true, false), false),
+        (grant(5, false, true), false),
+        (grant(5, false, false), true),
+        (grant(4, false, false), true),
+        (grant(6, true, false), true),
+    ] {
+        let routing = RoutingStore::of(with(1, grant(4, true, false)));
+        let view = view(&routing);
+        routing.swap(with(2, now.clone()));
+        assert_eq!(served(&routing, &view, "east", "again").await, is_served, "{now:?}");
+    }
 }

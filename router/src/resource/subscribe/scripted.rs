@@ -164,6 +164,8 @@ impl HubSession {
             match self.any().await {
                 In::Breakers(report) => self.reports.push(report),
                 In::Policies(report) => self.policies.push(report),
+                // Nothing is renewed by it.
+                In::HeldLocks(_) => {}
                 other => return other,
             }
         }

@@ -18,15 +18,17 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
+use super::held;
 use super::hub_state::HubState;
 use super::policies::PolicyReports;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
-use crate::resource::other_leases::OtherLease;
+use crate::resource::held::OtherLease;
 use crate::resource::policies::ToldShares;
 use crate::resource::question;
 use crate::resource::routing::RoutingStore;
 use crate::resource::subscribe::HubMetrics;
+use crate::resource::whereabouts::{self, Found};
 use crate::value::snapshot::build::Transaction;
 
 /// Messages on their way out. More only pile up when the hub does not read, and then the stream is better ended.
@@ -56,10 +58,14 @@ pub(super) struct Session {
     /// Questions to the hub by id, until they are answered.
     pending: HashMap<u64, oneshot::Sender<Decision>>,
     next_id: u64,
+    /// For how long a leader lock counts at most, as the hub says; 0: it has not.
+    longest_lease_seconds: u32,
     /// Of which members another task waits to hear when they answered last, by id.
     last_answers: HashMap<u64, oneshot::Sender<HashMap<String, i64>>>,
     /// The last transaction that is in force and not acknowledged, as the state file does not have it.
     unsaved: Option<u64>,
+    /// Who waits to hear which members have a namespace, by id.
+    whereabouts: HashMap<u64, oneshot::Sender<Found>>,
 }
 
 impl Session {
@@ -99,8 +105,10 @@ impl Session {
             transaction: Transaction::default(),
             pending: HashMap::new(),
             next_id: 0,
+            longest_lease_seconds: 0,
             last_answers: HashMap::new(),
             unsaved: None,
+            whereabouts: HashMap::new(),
         })
     }
 
@@ -115,25 +123,28 @@ impl Session {
         let routing = state.routing().clone();
         let mut views = routing.catch_up.carry();
         let mut last_answers = routing.last_answers.carry();
+        let mut namespaces = routing.whereabouts.carry();
         let mut breakers = routing.breaker_changes();
         let (mut report_at, mut told) = (Instant::now(), Told::default());
         let hub_heard = routing.writes.stream();
         // What was told on an earlier stream the hub does not know any more.
         self.report_handovers(state, &mut told).await?;
+        let mut held = held::Reports::default();
+        self.report_held(&routing, &mut held).await?;
         let mut policies = PolicyReports::new(routing.load().policies.clone());
         routing.load().policies.forget_unsecured();
         loop {
             tokio::select! {
                 update = self.updates.message() => {
                     let update = update?.ok_or(SessionError::Closed)?;
-                    match &update.kind {
-                        Some(In::CaughtUp(caught_up)) => views.answered(caught_up.id),
-                        Some(In::Alone(alone)) => routing.alone.told(Duration::from_secs(alone.for_seconds)),
-                        Some(In::Shares(shares)) => state.reshare(ToldShares::of(shares)).await,
-                        _ => {}
+                    if let Some(In::CaughtUp(caught_up)) = &update.kind {
+                        views.answered(caught_up.id);
                     }
+                    hear(update.kind.as_ref(), &routing, state).await;
                     if let Some(commit) = self.take(update)? {
                         let rejected = self.commit(&commit, state, metrics);
+                        // Before the answer: what callers of their shards of before hold is known once all have answered.
+                        self.report_held(&routing, &mut held).await?;
                         routing.load().policies.heard_hub();
                         ready.ready();
                         self.answer(state, commit.nonce, rejected).await?;
@@ -145,8 +156,10 @@ impl Session {
                 }
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
                 Some(asked) = last_answers.questions.recv() => self.ask_last_answers(asked).await?,
+                Some(asked) = namespaces.questions.recv() => self.ask_whereabouts(asked).await?,
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
                 () = handovers(&routing) => self.report_handovers(state, &mut told).await?,
+                () = held.due(&routing.held) => self.report_held(&routing, &mut held).await?,
                 Ok(()) = breakers.changed() => report_at = report_at.min(Instant::now() + REPORT_DELAY),
                 () = tokio::time::sleep_until(report_at) => {
                     report_at = Instant::now() + REPORT_EVERY;
@@ -194,6 +207,7 @@ impl Session {
             Some(In::Commit(commit)) => return Ok(Some(commit)),
             Some(In::Welcome(welcome)) => {
                 welcomed(welcome.protocol)?;
+                self.longest_lease_seconds = welcome.longest_lease_seconds;
             }
             Some(In::AccessDecision(decision)) => {
                 if let Some(waiting) = self.pending.remove(&decision.id) {
@@ -209,6 +223,16 @@ impl Session {
                     let answered = last.answered.into_iter();
                     // Nobody waits any more: fine.
                     let _ = waiting.send(answered.map(|one| (one.cluster, one.until_unix_seconds)).collect());
+                }
+            }
+            Some(In::NamespaceFound(found)) => {
+                if let Some(waiting) = self.whereabouts.remove(&found.id) {
+                    // Nobody waits any more: fine.
+                    let _ = waiting.send(Found {
+                        there: found.there,
+                        away: found.away,
+                        unknown: found.unknown,
+                    });
                 }
             }
             Some(In::Trust(trust)) => self.news.put(trust),
@@ -302,12 +326,20 @@ impl Session {
             told.answered.clone_from(&answered);
             self.send(Out::WritesAnswered(answered)).await?;
         }
-        let (writes, others) = (&routing.writes, &routing.other_leases);
-        let locks = routing.locks.report(snapshot, writes, others);
+        let locks = routing.locks.report(snapshot, &routing.writes, &routing.held);
         // A file that would open again what is closed must not be there any more.
         if state.is_secure() && told.locks != locks {
             told.locks.clone_from(&locks);
             self.send(Out::Locks(locks)).await?;
+        }
+        Ok(())
+    }
+
+    /// Which locks callers may hold, as far as that is news to the hub.
+    async fn report_held(&self, routing: &RoutingStore, reports: &mut held::Reports) -> Result<(), SessionError> {
+        routing.held.set_longest(self.longest_lease_seconds);
+        for report in reports.next(&routing.held) {
+            self.send(Out::HeldLocks(report)).await?;
         }
         Ok(())
     }
@@ -322,12 +354,37 @@ impl Session {
             .await
     }
 
+    async fn ask_whereabouts(&mut self, asked: whereabouts::Asked) -> Result<(), SessionError> {
+        if self.whereabouts.len() >= MAX_PENDING {
+            self.whereabouts.retain(|_, waiting| !waiting.is_closed());
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.whereabouts.insert(id, asked.answer);
+        let whereabouts::Question { namespace, clusters } = asked.question;
+        let query = v1::NamespaceQuery {
+            id,
+            namespace,
+            clusters,
+        };
+        self.send(Out::NamespaceQuery(query)).await
+    }
+
     async fn send(&self, kind: Out) -> Result<(), SessionError> {
         match tokio::time::timeout(SEND_TIMEOUT, self.outbox.send(message(kind))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(SessionError::Closed),
             Err(_) => Err(SessionError::Slow("read")),
         }
+    }
+}
+
+/// Takes in what the hub tells beside transactions.
+async fn hear(told: Option<&In>, routing: &RoutingStore, state: &mut HubState) {
+    match told {
+        Some(In::Alone(alone)) => routing.alone.told(Duration::from_secs(alone.for_seconds)),
+        Some(In::Shares(shares)) => state.reshare(ToldShares::of(shares)).await,
+        _ => {}
     }
 }
 
@@ -385,6 +442,6 @@ fn report(routing: &RoutingStore) -> v1::BreakerReport {
     v1::BreakerReport {
         breakers: upstreams.breakers().into_iter().map(state).collect(),
         answered: upstreams.answered_until().into_iter().map(answered).collect(),
-        other_leases: routing.other_leases.of_late().into_iter().map(other_lease).collect(),
+        other_leases: routing.held.beside().into_iter().map(other_lease).collect(),
     }
 }

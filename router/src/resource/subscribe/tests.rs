@@ -72,6 +72,7 @@ fn owned(shard: &str, state: v1::GrantState) -> v1::Resource {
         namespace: "ns-a".to_owned(),
         owner_count: 1,
         fenced: false,
+        vacant: false,
         state: state.into(),
         view_revision: 1,
     };
@@ -95,6 +96,7 @@ fn caller(uid: &str, shard: &str, service_account: &str) -> v1::Resource {
         service_account: service_account.to_owned(),
         shards: vec![format!("ns/{shard}")],
         created_unix_seconds: None,
+        writes_closed: None,
         policies: Vec::new(),
     };
     resource(&format!("caller-{shard}"), Body::CallerView(view))
@@ -452,7 +454,7 @@ async fn breakers(session: &mut HubSession) -> v1::BreakerReport {
     loop {
         match session.any().await {
             In::Breakers(report) => return report,
-            In::Policies(_) => {}
+            In::Policies(_) | In::HeldLocks(_) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -239,6 +239,7 @@ pub(crate) fn open_to(targets: impl IntoIterator<Item = Target>, accounts: &[&st
             cluster: cluster.to_string(),
             allowed_service_accounts: names(accounts),
             allowed_users: names(users),
+            clock_agrees: true,
             ..v1::MemberIdentity::default()
         };
         let mut credential = told::credential(&cluster, "member-token");

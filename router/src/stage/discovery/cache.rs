@@ -36,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 /// Copies of OpenAPI documents, over all members, each counted once; small documents are not counted.
 const MAX_BYTES: u64 = 64 << 20;
+/// What an API server says of a version whose backend did not tell it what it serves, or not of late.
+const STALE: &str = "Stale";
 /// The only form of discovery that is read: Kubernetes 1.26 and later.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                           application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
@@ -225,12 +227,17 @@ impl Copies {
 
     /// The document as the member has it now, or the last one if that cannot be had in time; an error says why there is none at
     /// all. A look that began before is waited for and not believed: one more, which all who wait share, begins after it.
-    pub(super) async fn get(self: &Arc<Self>, key: &Key) -> Result<Found, String> {
+    /// `until`: for the request that waits, where it is better served late than by an old one.
+    pub(super) async fn get(self: &Arc<Self>, key: &Key, until: Instant) -> Result<Found, String> {
         let arrived = Instant::now();
+        // A new definition takes the member a second or more, and clients validate by it what they send next.
+        let is_slow = matches!(key.paper, Paper::OpenApiV2(_));
+        let patient = is_slow && self.documents.is_answered(&key.cluster);
         // Two looks: one that began before and one that did not.
         for _ in 0..2 {
             let (until, mut running) = match self.join(key, arrived) {
                 Joined::Known(found) => return found,
+                Joined::Looking(_, running) if patient => (until, running),
                 Joined::Looking(until, running) => (until, running),
             };
             // An error: the look is over and its sender gone.
@@ -338,9 +345,12 @@ impl Copies {
         }
         let half = |paper: Paper| inner.copy(&Key { paper, ..key.clone() });
         if let (Some(core), Some(groups)) = (half(Paper::Core), half(Paper::Groups)) {
-            let kinds = kinds_of(core.groups().iter().chain(groups.groups()));
+            let mut kinds = kinds_of(core.groups().iter().chain(groups.groups()));
             let routing = &self.documents.routing;
             let known = &routing.load().kinds;
+            if let Some(before) = known.member(&key.cluster) {
+                kinds.keep_stale_of(before);
+            }
             let same = known
                 .members()
                 .map(|(_, served)| served)
@@ -465,6 +475,9 @@ fn kinds_of<'a>(groups: impl Iterator<Item = &'a Group>) -> MemberKinds {
     let mut kinds = MemberKinds::default();
     for group in groups {
         for version in &group.versions {
+            if version.freshness == STALE {
+                kinds.mark_stale(&group.metadata.name, &version.version);
+            }
             for resource in &version.resources {
                 let scope = if resource.scope == "Namespaced" {
                     Scope::Namespaced

@@ -25,13 +25,16 @@ struct Member {
     backend: Backend,
     documents: Arc<Mutex<HashMap<String, Value>>>,
     asked: Arc<Mutex<Vec<(String, u16)>>>,
+    /// Before each answer.
+    slow: Arc<Mutex<Duration>>,
 }
 
 impl Member {
     async fn start(groups: &[(&str, &str, &str)]) -> Self {
         let documents: Arc<Mutex<HashMap<String, Value>>> = Arc::default();
         let asked: Arc<Mutex<Vec<(String, u16)>>> = Arc::default();
-        let (docs, log) = (documents.clone(), asked.clone());
+        let slow: Arc<Mutex<Duration>> = Arc::default();
+        let (docs, log, delay) = (documents.clone(), asked.clone(), slow.clone());
         let answers = script(move |request, mut respond| {
             let path = request.uri().path().to_owned();
             let body = docs.lock().get(&path).map(ToString::to_string);
@@ -43,8 +46,9 @@ impl Member {
                 .get(IF_NONE_MATCH)
                 .and_then(|tag| tag.to_str().ok())
                 .map(str::to_owned);
-            let log = log.clone();
+            let (log, delay) = (log.clone(), *delay.lock());
             async move {
+                tokio::time::sleep(delay).await;
                 let status = match &etag {
                     None => 404,
                     Some(etag) if known.as_ref() == Some(etag) => 304,
@@ -70,6 +74,7 @@ impl Member {
             backend: Backend::start(100, answers).await,
             documents,
             asked,
+            slow,
         };
         member.serve(groups);
         member
@@ -137,8 +142,13 @@ impl Scene {
             request = request.header(name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
+        let asked = Asked {
+            head: &head,
+            hash: hash.map(Into::into),
+            until: Instant::now() + Duration::from_secs(20),
+        };
         self.discovery
-            .answer(&wanted, hash, &head, &self.routing.load().snapshot)
+            .answer(&wanted, &asked, &self.routing.load().snapshot)
             .await
     }
 
@@ -207,6 +217,37 @@ async fn members_are_united_asked_once_and_revalidated() {
     assert_eq!(names, ["a.io", "c.io"]);
     assert_ne!(answer.headers()[ETAG].to_str().unwrap(), etag);
     assert_eq!(scene.routing.load().kinds.serves("west", "c.io", "cats"), Some(true));
+}
+
+/// The backend of an aggregated API is away, or not there yet: the member says of itself that it does not know what that serves.
+#[tokio::test]
+async fn what_a_member_marks_stale_is_as_it_said_last_and_what_it_never_said_is_not_known() {
+    let east = Member::start(&[("a.io", "v1", "ants"), ("b.io", "v1", "bees")]).await;
+    let scene = Scene::new([east.backend.target("east"), nowhere("west")]);
+    scene.apis().await;
+    let stale =
+        |group: &str| json!({"metadata": {"name": group}, "versions": [{"version": "v1", "freshness": "Stale"}]});
+    let items = [stale("a.io"), stale("c.io")];
+    east.set(
+        "/apis",
+        json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items}),
+    );
+    assert_eq!(scene.apis().await.1, ["a.io", "c.io"]);
+    let served = |group: &str, resource: &str| {
+        let kinds = &scene.routing.load().kinds;
+        (
+            kinds.serves("east", group, resource),
+            kinds.scope(["east"], (group, resource)),
+        )
+    };
+    assert_eq!(served("a.io", "ants"), (Some(true), Some(Scope::Namespaced)));
+    assert_eq!(served("a.io", "more"), (None, None));
+    assert_eq!(served("c.io", "cats"), (None, None));
+    assert_eq!(served("b.io", "bees"), (Some(false), None), "it is surely gone");
+    east.serve(&[("c.io", "v1", "cats")]);
+    scene.apis().await;
+    assert_eq!(served("a.io", "ants"), (Some(false), None), "the member knows again");
+    assert_eq!(served("c.io", "cats").0, Some(true));
 }
 
 /// Whoever makes a CRD asks whether it is served until it is: at the member, or here.
@@ -395,6 +436,43 @@ async fn the_second_edition_is_united_too() {
         .await
         .unwrap();
     assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
+}
+
+#[tokio::test]
+async fn what_clients_validate_by_is_waited_for_while_its_member_answers() {
+    let (east, west) = (Member::start(&[]).await, Member::start(&[]).await);
+    let scene = Scene::new([east.backend.target("east"), west.backend.target("west")]);
+    let defines = |name: &str| json!({"swagger": "2.0", "paths": {}, "definitions": {name: {}}});
+    east.set("/openapi/v2", defines("A"));
+    west.set("/openapi/v2", defines("B"));
+    scene.ask("/openapi/v2", &[]).await.unwrap();
+    // A definition has come, and its document takes the member longer than a client waits for what is old by a moment.
+    west.set("/openapi/v2", defines("C"));
+    *west.slow.lock() = Duration::from_millis(1_500);
+    let answer = scene.ask("/openapi/v2", &[]).await.unwrap();
+    assert!(!answer.headers().contains_key(WARNING));
+    assert_eq!(read(answer.into_body()).await["definitions"], json!({"A": {}, "C": {}}));
+}
+
+#[tokio::test]
+async fn a_group_whose_backend_is_away_has_no_empty_document() {
+    let groups = [("m.io", "v1", "ports")];
+    let (east, west) = (Member::start(&groups).await, Member::start(&groups).await);
+    let scene = Scene::new([east.backend.target("east"), west.backend.target("west")]);
+    let stale = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": [
+        {"metadata": {"name": "m.io"}, "versions": [{"version": "v1", "freshness": "Stale", "resources": []}]},
+    ]});
+    west.set("/apis", stale.clone());
+    let answer = scene.ask("/apis/m.io/v1", &[]).await.unwrap();
+    let warning = answer.headers()[WARNING].to_str().unwrap().to_owned();
+    assert!(warning.contains("m.io/v1") && warning.contains("west"), "{warning}");
+    let resources = read(answer.into_body()).await["resources"].clone();
+    assert_eq!(resources[0]["name"], "ports", "what the others serve is there");
+    east.set("/apis", stale);
+    let fault = scene.ask("/apis/m.io/v1", &[]).await.unwrap_err();
+    assert_eq!(fault.status_code(), StatusCode::SERVICE_UNAVAILABLE, "{fault}");
+    assert!(fault.to_string().contains("east, west"), "{fault}");
+    assert!(scene.ask("/apis/m.io", &[]).await.is_ok(), "the group is there");
 }
 
 #[tokio::test]

@@ -34,10 +34,12 @@ pub(super) struct Half {
 }
 
 impl Half {
-    /// Whether it has the version.
-    pub(super) fn serves(&self, group: &str, version: &str) -> bool {
+    /// Whether it has the version; `Some(false)`: what serves it is away.
+    pub(super) fn serves(&self, group: &str, version: &str) -> Option<bool> {
         let mut groups = self.core.groups().iter().chain(self.groups.groups());
-        groups.any(|one| one.metadata.name == group && one.versions.iter().any(|one| one.version == version))
+        let group = groups.find(|one| one.metadata.name == group)?;
+        let version = group.versions.iter().find(|one| one.version == version)?;
+        Some(version.freshness != "Stale")
     }
 }
 

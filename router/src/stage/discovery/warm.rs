@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use portolan_runtime::Tasks;
+use tokio::time::Instant;
 
 use super::Discovery;
 use super::cache::{FRESH, Key, Paper};
@@ -54,7 +55,7 @@ impl Discovery {
             })
         });
         let keys: Vec<_> = keys.collect();
-        join_all(keys.iter().map(|key| self.copies.get(key))).await;
+        join_all(keys.iter().map(|key| self.copies.get(key, Instant::now()))).await;
         // A member that was away from the snapshot for a moment is told of again, though nothing of it has changed.
         let kinds = &self.routing.load().kinds;
         for key in keys.iter().filter(|key| kinds.member(&key.cluster).is_none()) {

@@ -18,7 +18,7 @@ use super::silence::Waiting;
 use super::turn::unless_refused;
 use super::{credential, find, full, send};
 use crate::resource::access::{MemberAnswer, MemberApi};
-use crate::resource::breaker::{Probe, Refused};
+use crate::resource::breaker::{Probe, Refused, State};
 use crate::resource::queues::Turn;
 use crate::resource::routing::RoutingStore;
 use crate::resource::upstream::{Body, Delivered, Upstream, UpstreamError, gather};
@@ -100,6 +100,13 @@ impl OwnRequests {
             bytes: MAX_DOCUMENT_BYTES,
         };
         self.send(&wanted.cluster, request, &allowance).await
+    }
+
+    /// Whether the member answers, as far as is known.
+    pub(crate) fn is_answered(&self, cluster: &str) -> bool {
+        let routing = self.routing.load();
+        let upstream = routing.upstreams.get(cluster);
+        upstream.is_some_and(|upstream| upstream.breaker(TrafficClass::Unary).report().state == State::Closed)
     }
 
     async fn send(

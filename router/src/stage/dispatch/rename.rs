@@ -9,14 +9,14 @@ use http::{Response, StatusCode};
 
 use super::Run;
 use super::outcome::fault_of;
-use super::renamed::Renamed;
+use super::renamed::{Renamed, RenamedList};
 use crate::decision::lease;
 use crate::resource::upstream::{Body, Broke, UpstreamError, gather, gather_request};
 use crate::value::fault::Fault;
-use crate::value::media::content_type;
+use crate::value::media::{Media, content_type};
 use crate::value::traffic::TrafficClass;
 
-/// An answer that is gathered: some Leases.
+/// An answer that is gathered: a lock, or a list for a client that takes no JSON.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 /// The member's name of the Lease into the request's body.
@@ -48,6 +48,10 @@ pub(super) async fn rename_response(run: &Run, response: Response<Body>) -> Resu
     }
     if !matches!(forward.traffic.class, TrafficClass::Unary | TrafficClass::List) {
         return Ok(response);
+    }
+    let is_json = Media::of_content(response.headers()) == Some(Media::Json);
+    if forward.traffic.class == TrafficClass::List && is_json {
+        return Ok(RenamedList::of(names, response));
     }
     let (head, body) = response.into_parts();
     let bytes = gather_answer(run, body).await?;

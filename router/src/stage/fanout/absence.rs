@@ -24,7 +24,8 @@ pub(super) fn doubt(
     let kinds = &routing.load().kinds;
     let doubted = match kinds.serves_version(leg.cluster(), gvr) {
         Some(true) => true,
-        None => has_place,
+        // A member that says itself that it does not know serves what it did, as far as anybody can tell.
+        None => has_place || kinds.is_stale(leg.cluster(), &resource.group),
         // Known since this was planned: the next request is told so.
         Some(false) => {
             let clusters: Vec<_> = legs.iter().map(|leg| leg.cluster().clone()).collect();

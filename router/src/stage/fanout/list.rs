@@ -101,7 +101,10 @@ fn bind(asking: &Asking, plan: &FanOut, more: &[&str]) -> Binding {
     let query = |name| asking.asked.query.first(name).unwrap_or_default();
     let (labels, fields) = (query("labelSelector"), query("fieldSelector"));
     let request = [shard, user, &*act_as, &*asking.asked.path, &*labels, &*fields];
-    Binding::new(request.iter().chain(more).copied())
+    // Tokens of before, and of the many who send none, are bound as they were.
+    let sharded = query("shardSelector");
+    let sharded = Some(&*sharded).filter(|selector| !selector.is_empty());
+    Binding::new(request.iter().copied().chain(sharded).chain(more.iter().copied()))
 }
 
 pub(super) fn fault_of(fault: QueryFault) -> Fault {
@@ -132,7 +135,7 @@ impl<'a> Listing<'a> {
         }
         Ok(Self {
             fanouts,
-            wanted: Accepted::of(&asking.headers)?,
+            wanted: Accepted::of_whole(&asking.headers)?,
             status: Media::preferred(&asking.headers),
             gzip: takes_gzip(&asking.headers),
             slots: match &then {

@@ -263,7 +263,6 @@ impl Reader<'_> {
             accept: Some(self.asks.accept.clone()),
             list_until: Some(until),
             running: true,
-            ..Overrides::default()
         };
         let routing = fanouts.routing.load();
         let response = match leg::start(fanouts, &self.shared.asking, self.leg, &overrides, routing).await {

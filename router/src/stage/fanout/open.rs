@@ -182,8 +182,9 @@ impl OpenWatches {
     ) -> Registered {
         let (name, shard) = names(caller);
         let resource = asked.resource.clone().unwrap_or_default();
-        let narrowed = asked.query.first("labelSelector").is_some_and(|text| !text.is_empty())
-            || (asked.query.first("fieldSelector").is_some_and(|text| !text.is_empty()) && resource.name.is_none());
+        let says = |parameter| asked.query.first(parameter).is_some_and(|text| !text.is_empty());
+        let narrowed =
+            says("labelSelector") || says("shardSelector") || (says("fieldSelector") && resource.name.is_none());
         let fenced = fence.then(|| Fenced {
             caller: CallerId::of(caller),
             group: resource.group.clone(),

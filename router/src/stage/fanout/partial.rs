@@ -11,7 +11,8 @@ use super::FanOuts;
 use crate::decision::plan::FanOut;
 use crate::value::snapshot::{Caller, Unavailable};
 
-/// By how much the clocks of members and routers may differ.
+/// By how much the clocks of members and routers may differ: of a member whose clock is further from the hub's, or is not known, the
+/// hub says so, and nobody is younger than anything then.
 const CLOCKS_SECONDS: i64 = 5;
 /// For the hub's word; a client waits for its list.
 const HUB_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
@@ -26,7 +27,13 @@ impl FanOuts {
         let Some(created) = view.created_unix_seconds else {
             return Vec::new();
         };
-        let upstreams = self.routing.load().upstreams.clone();
+        let routing = self.routing.load();
+        // When its Pod was made is said by its home's clock, and compared with others.
+        let home = routing.snapshot.identities.get(&view.key.home_cluster);
+        if !home.is_some_and(|home| home.clock_agrees) {
+            return Vec::new();
+        }
+        let upstreams = routing.upstreams.clone();
         let here = |cluster: &Arc<str>| Some(upstreams.get(cluster)?.last_answer());
         let clusters = clusters.into_iter();
         let asked: Vec<_> = clusters

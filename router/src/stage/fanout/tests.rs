@@ -156,6 +156,7 @@ impl World {
             fence: true,
             only_member: false,
             left: None,
+            unowned: None,
             withdrawn: Vec::new(),
         };
         let dispatcher = Arc::new(Dispatcher::new(Tasks::new(), DispatchMetrics::default()));
@@ -317,6 +318,7 @@ fn pod(pod_uid: &str, created_unix_seconds: Option<i64>) -> Caller {
         service_account: "operator".to_owned(),
         user: CallerView::user_of("ns", "operator"),
         created_unix_seconds,
+        held_elsewhere: None,
         policy_names: Arc::default(),
         policies: None,
         binding: Binding::None,

@@ -124,6 +124,7 @@ fn view(cluster: &str, uid: &str, shards: &[&str]) -> Vec<Body> {
     };
     let view = told::CallerView {
         created_unix_seconds: None,
+        writes_closed: None,
         policies: Vec::new(),
         home_cluster: cluster.to_owned(),
         pod_uid: uid.to_owned(),

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::value::snapshot::CallerKey;
+use crate::value::snapshot::keys::{KeyIndex, KeyOwner};
 
 /// Real ones have about a kilobyte; nobody may make us hash or parse more.
 pub(super) const MAX_TOKEN_BYTES: usize = 16 * 1024;
@@ -160,6 +161,20 @@ pub(super) fn verify(
         expires,
         audience: for_us.then(|| audiences.wanted.to_owned()),
     })
+}
+
+/// The one member whose key signed it, if any did. Nothing else of it is looked at: it may be out of date, or for others.
+pub(crate) fn signer(token: &str, keys: &KeyIndex) -> Option<Arc<str>> {
+    if token.len() > MAX_TOKEN_BYTES {
+        return None;
+    }
+    let named = parse_header(token).ok()?;
+    let candidates = keys.candidates(Some(&named.kid)).into_iter();
+    let mut signed = candidates.filter(|key| is_signed_by(token, &named, &key.jwk));
+    match &signed.next()?.owner {
+        KeyOwner::Cluster(cluster) => Some(cluster.clone()),
+        KeyOwner::Conflict(_) => None,
+    }
 }
 
 /// Whether the token was signed by this key, whatever it says.

@@ -9,11 +9,12 @@ use jiff::Timestamp;
 
 use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::lease;
-use crate::decision::plan::Forward;
 use crate::decision::plan::choose::{By, Candidate, Choose, Chosen, Finding, Holder, OtherLease};
+use crate::decision::plan::{Absent, Forward};
 use crate::resource::upstream::{Body, gather};
 use crate::value::fault::Fault;
 use crate::value::media;
+use crate::value::object;
 
 impl Preflight {
     /// The one plan; what it needs is still to be [checked](Self::check). The body is gathered where it tells, and stays
@@ -31,14 +32,16 @@ impl Preflight {
                 choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
             }
             By::Unowned(unowned) => {
-                let finding = async |candidate| self.look(&unowned.holder, candidate, pending).await.0;
-                unowned.is_absent(join_all(choose.candidates.iter().map(finding)).await)?;
                 let applies = pending.content_type().is_some_and(media::is_apply);
-                let Some(shard) = unowned.makes.as_ref().filter(|_| applies) else {
-                    return Err(unowned.not_found());
-                };
-                let bytes = pending.gather(body).await?;
-                choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
+                Box::pin(self.nowhere(unowned, applies, pending)).await?;
+                match &unowned.absent {
+                    Absent::Nothing => (0, None),
+                    Absent::Made(shard) if applies => {
+                        let bytes = pending.gather(body).await?;
+                        choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
+                    }
+                    Absent::Made(_) | Absent::Object(..) | Absent::Namespace => return Err(unowned.not_found(applies)),
+                }
             }
             // Boxed: most requests are none of these, and all would be as large.
             By::Lease(lease) => {
@@ -63,6 +66,11 @@ impl Preflight {
             return Err(Fault::Internal("no member to look in".to_owned()));
         };
         let look = async |candidate| self.look(holder, candidate, pending).await.0;
+        if holder.asks_all() {
+            let findings = join_all(candidates.iter().map(look)).await;
+            holder.is_one(candidates, &findings)?;
+            return holder.choose(&findings);
+        }
         let mut findings = vec![look(first).await];
         if findings != [Finding::Has] {
             findings.extend(join_all(others.iter().map(look)).await);
@@ -87,7 +95,7 @@ impl Preflight {
                 self.access(pending.caller, &candidate.forward).await?;
             }
             let bytes = pending.gather(body).await?;
-            lease::name(pending.content_type(), &bytes)?
+            object::name(pending.content_type(), &bytes)?
         };
         if name == lease.names.client {
             return Ok(candidates.len() - 1);
@@ -165,7 +173,8 @@ impl Preflight {
         let answer = answer.map_err(|fault| holder.unknown(forward, &fault.to_string()))?;
         let finding = match answer.status() {
             StatusCode::OK => return Ok((Finding::Has, answer.into_body())),
-            StatusCode::NOT_FOUND => Finding::HasNot,
+            // Of a kind of which nobody gets an object nobody has one.
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Finding::HasNot,
             StatusCode::FORBIDDEN => Finding::Forbidden,
             other => return Err(holder.unknown(forward, &format!("it answered {}", other.as_u16()))),
         };

@@ -144,6 +144,7 @@ impl Preflight {
 
     /// Whether one owner may be named.
     async fn owner(&self, child: &Forward, owner: &Owner, pending: Pending<'_>) -> Result<(), Fault> {
+        owner.check()?;
         let Some((resource, scope)) = self.served(child, owner, pending) else {
             return Ok(());
         };
@@ -238,6 +239,7 @@ fn places(child: &Forward, owner: &Owner, (resource, scope): (ResourceRequest, S
         path: resource.object_path(),
         object: owner.describe(),
         writes: false,
+        one_of: false,
     };
     let asked = pending.question(&holder.path, Some(resource));
     let routing = pending.routing;

@@ -97,6 +97,7 @@ impl World {
         };
         let view = told::CallerView {
             created_unix_seconds: None,
+            writes_closed: None,
             policies: Vec::new(),
             home_cluster: "east".into(),
             pod_uid: "u".into(),
@@ -147,12 +148,13 @@ impl World {
             deadline: Instant::now() + Duration::from_secs(20),
         };
         let mut body = Body::from(Bytes::copy_from_slice(body.as_bytes()));
-        let forward = match plan::plan(&self.caller, &asked, &routing.snapshot, &routing.kinds).plan {
+        let mut forward = match plan::plan(&self.caller, &asked, &routing.snapshot, &routing.kinds).plan {
             Plan::Forward(forward) => forward,
             Plan::Choose(choose) => self.preflight.choose(*choose, pending, &mut body).await?,
             plan => panic!("{plan:?}"),
         };
-        self.preflight.check(&forward, pending, &mut body).await?;
+        let warning = self.preflight.check(&forward, pending, &mut body).await?;
+        forward.warning = forward.warning.or(warning);
         Ok(forward)
     }
 
@@ -290,7 +292,7 @@ async fn what_is_not_the_shards_is_not_asked_for() {
             "{kind} {name}"
         );
     }
-    world.planned(create, &child("v1", "Namespace", "b")).await.unwrap();
+    world.planned(create, &child("v1", "Namespace", "b")).await.unwrap_err();
     assert_eq!(
         (world.east.seen.requests(), world.west.seen.requests()),
         (0, 1),
@@ -319,4 +321,61 @@ async fn an_owner_that_the_object_has_already_is_no_new_one() {
             .await
             .is_err()
     );
+}
+
+#[tokio::test]
+async fn a_name_that_another_member_has_is_not_made_again() {
+    const NEW: &str = r#"{"metadata":{"name":"n"}}"#;
+    let create = "POST /api/v1/nodes?dryRun=All";
+    let of = async |west| World::new((404, "{}"), west).await;
+    let taken = of((200, HAS_N)).await.planned(create, NEW).await.unwrap_err();
+    assert_eq!(taken.status_code(), 409);
+    assert!(
+        taken
+            .to_string()
+            .contains("nodes \"n\" already exists in member cluster west"),
+        "{taken}"
+    );
+    let world = of((404, "{}")).await;
+    let made = world.planned(create, NEW).await.unwrap();
+    assert_eq!((&*made.target.cluster, made.warning), ("east", None));
+    assert_eq!(world.east.seen.requests(), 0, "the primary says it itself");
+    let unknown = of((500, "{}")).await.planned(create, NEW).await.unwrap_err();
+    assert_eq!(unknown.status_code(), 503);
+    assert!(unknown.to_string().contains("member cluster west"), "{unknown}");
+    let hidden = of((403, "{}")).await.planned(create, NEW).await.unwrap();
+    assert!(hidden.warning.is_some_and(|text| text.contains("west")), "told");
+    // The API server makes a name that nobody has.
+    let world = of((200, HAS_N)).await;
+    world
+        .planned(create, r#"{"metadata":{"generateName":"n"}}"#)
+        .await
+        .unwrap();
+    for replicated in [
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+    ] {
+        world.planned(&format!("POST {replicated}"), NEW).await.unwrap();
+    }
+    assert_eq!(world.west.seen.requests(), 0);
+}
+
+#[tokio::test]
+async fn what_is_joined_by_name_is_not_written_where_two_have_it() {
+    let world = World::new((200, HAS_N), (200, HAS_OTHER_N)).await;
+    for kind in [
+        "/api/v1/nodes",
+        "/api/v1/persistentvolumes",
+        "/apis/storage.k8s.io/v1/volumeattachments",
+    ] {
+        let refused = world.planned(&format!("PATCH {kind}/n"), "{}").await.unwrap_err();
+        assert!(
+            matches!(&refused, Fault::Forbidden(text) if text.contains("/clusters/east/ or /clusters/west/")),
+            "{refused}"
+        );
+        world.planned(&format!("GET {kind}/n"), "").await.unwrap();
+    }
+    // One that cannot be asked is not known to have it.
+    let world = World::new((200, HAS_N), (500, "{}")).await;
+    world.planned("PATCH /api/v1/persistentvolumes/n", "{}").await.unwrap();
 }

@@ -74,20 +74,23 @@ impl Seen {
         let same_members = self.incarnations == snapshot.incarnations;
         let said = kind(asked, routing);
         let same_kind = said == self.kind;
-        if same_view && same_members && same_kind && self.footings.iter().all(|footing| footing.stands(asked, snapshot))
-        {
+        let is_taken = self.rests_on.is_taken(snapshot);
+        let stand = || self.footings.iter().all(|footing| footing.stands(asked, snapshot));
+        if same_view && same_members && same_kind && !is_taken && stand() {
             return Word::Same;
         }
         let planned = plan::plan(&caller, asked, snapshot, &routing.kinds);
         let word = match (planned.plan, &mut self.rests_on) {
             (Plan::Forward(forward), Basis::One(member)) => member.replan(&forward),
-            (Plan::FanOut(next), Basis::Fan(plan)) => replan_fan(plan, *next),
+            (Plan::FanOut(next), Basis::Fan(plan)) if !is_taken => replan_fan(plan, *next),
             // An object does not move: where it was found it stays.
-            (Plan::Choose(choose), Basis::One(member)) => choose
+            (Plan::Choose(choose), Basis::One(member)) if !choose.is_unowned() => choose
                 .candidates
                 .iter()
                 .find(|one| one.forward.target.cluster == member.cluster)
                 .map_or(Word::Withdrawn, |one| member.replan(&one.forward)),
+            // Whoever lists anew is refused.
+            (Plan::Refuse(_) | Plan::FanOut(_), _) if is_taken => Word::Changed,
             (Plan::Refuse(_), basis) if basis.outlives(planned.rule) => {
                 // What it would be filtered by then is not known.
                 return if same_view { Word::Same } else { Word::Changed };
@@ -137,6 +140,13 @@ impl Basis {
                 )
             }
         }
+    }
+
+    /// Whether another shard has a namespace by now that was nowhere.
+    fn is_taken(&self, snapshot: &Snapshot) -> bool {
+        let Self::Fan(plan) = self else { return false };
+        let unowned = plan.unowned.as_ref().filter(|_| plan.is_nowhere());
+        unowned.is_some_and(|unowned| unowned.is_taken(snapshot))
     }
 
     fn footings(&self, asked: &ApiRequest, snapshot: &Snapshot) -> Vec<Footing> {

@@ -19,6 +19,8 @@ struct World {
     view: told::CallerView,
     /// A second member is known.
     west: bool,
+    /// Another shard owns this namespace of east.
+    green: Option<&'static str>,
 }
 
 impl World {
@@ -59,6 +61,7 @@ impl World {
         };
         let view = told::CallerView {
             created_unix_seconds: None,
+            writes_closed: None,
             policies: Vec::new(),
             home_cluster: "east".into(),
             pod_uid: "u".into(),
@@ -72,6 +75,7 @@ impl World {
             target,
             view,
             west: false,
+            green: None,
         }
     }
 
@@ -90,10 +94,30 @@ impl World {
             };
             bodies.extend(west.bodies());
         }
+        let owned = self.green.map(|namespace| v1::Ownership {
+            cluster: "east".into(),
+            shard: "ops/green".into(),
+            namespaces: vec![grant(namespace)],
+            ..v1::Ownership::default()
+        });
+        bodies.extend(owned.map(v1::resource::Body::Ownership));
         let applied = told::upsert(&Snapshot::default(), version, bodies);
         assert_eq!(applied.rejected, []);
         applied.snapshot
     }
+}
+
+/// A watch of a namespace that is nowhere waits for a shard to have it.
+#[test]
+fn a_watch_of_what_is_nowhere_goes_on_until_it_is_somewhere() {
+    const NEW: &str = "GET /api/v1/namespaces/new/pods?watch=true";
+    assert_eq!(after(NEW, |_| {}), Word::Renewed);
+    assert_eq!(after(NEW, |world| world.green = Some("other")), Word::Renewed);
+    assert_eq!(
+        after(NEW, |world| world.member().namespaces.push(grant("new"))),
+        Word::Replanned
+    );
+    assert_eq!(after(NEW, |world| world.green = Some("new")), Word::Changed, "410");
 }
 
 fn grant(namespace: &str) -> v1::NamespaceGrant {

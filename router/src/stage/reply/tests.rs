@@ -21,6 +21,7 @@ fn unavailable(sent: bool) -> Fault {
 /// A fault with its code, reason, `Retry-After` and word in metrics.
 type Row = (Fault, u16, &'static str, Option<i32>, &'static str);
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn all_faults() -> Vec<Row> {
     let busy = Fault::TooManyRequests {
         message: "m".into(),
@@ -60,6 +61,13 @@ fn all_faults() -> Vec<Row> {
             Fault::TooLarge { limit: 3 },
             413,
             "RequestEntityTooLarge",
+            None,
+            "too-large",
+        ),
+        (
+            Fault::HeadTooLarge("m".into()),
+            431,
+            "RequestHeaderFieldsTooLarge",
             None,
             "too-large",
         ),

@@ -258,7 +258,10 @@ fn authorities() {
     assert!(get("https://router:8443/api", h2, &[]).is_ok());
     assert!(get("https://router:8443/api", h2, &[("host", "Router:8443")]).is_ok());
     assert!(get("/api", h2, &[("host", "[::1]:8443")]).is_ok());
+    assert!(get("/readyz", Version::HTTP_10, &[]).is_ok(), "HTTP/1.0 knows no Host");
     for (uri, version, pairs) in [
+        ("/api", Version::HTTP_10, vec![("host", "a"), ("host", "b")]),
+        ("http://evil/api", Version::HTTP_10, vec![]),
         ("/api", h1, vec![]),
         ("/api", h2, vec![]),
         ("/api", h1, vec![("host", "a"), ("host", "a")]),
@@ -346,6 +349,8 @@ fn queries_that_go_would_not_read_are_refused() {
     let refused = read("GET", &format!("/api/v1/pods?{query}"));
     assert!(matches!(refused, Err(Fault::BadRequest(_))), "{refused:?}");
     assert!(read("GET", &format!("/api/v1/pods?{}", &query[..100])).is_ok());
+    let words = "command=word&".repeat(1_200);
+    assert!(read("GET", &format!("/api/v1/namespaces/a/pods/p/exec?{words}")).is_ok());
 }
 
 #[test]

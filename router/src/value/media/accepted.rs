@@ -8,7 +8,7 @@ use http::HeaderMap;
 use http::header::HeaderValue;
 use portolan_merge::watch::WatchFormat;
 
-use super::{JSON, Media, PROTOBUF, Range, ranges};
+use super::{JSON, Media, PROTOBUF, Range, YAML, ranges};
 use crate::value::fault::Fault;
 
 /// For a member that is to answer in what the client does not take.
@@ -65,10 +65,26 @@ impl Accepted {
     /// 406 if nothing of it can be merged.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Fault> {
         let clauses: Vec<Clause> = ranges(headers).iter().filter_map(Clause::of).collect();
+        Self::some(clauses, &format!("{JSON}, {PROTOBUF}"))
+    }
+
+    /// The same for what ends by itself: YAML is written of JSON.
+    pub(crate) fn of_whole(headers: &HeaderMap) -> Result<Self, Fault> {
+        let ranges = ranges(headers);
+        let clauses = ranges.iter().filter_map(|range| {
+            if range.kind != YAML {
+                return Clause::of(range);
+            }
+            let json = format!("{JSON}{}", range.text.strip_prefix(YAML).unwrap_or_default());
+            Clause::of(&Range::parse(&json)?)
+        });
+        Self::some(clauses.collect(), &format!("{JSON}, {YAML}, {PROTOBUF}"))
+    }
+
+    fn some(clauses: Vec<Clause>, there_are: &str) -> Result<Self, Fault> {
         if clauses.is_empty() {
-            return Err(Fault::NotAcceptable(format!(
-                "only the following media types are accepted: {JSON}, {PROTOBUF}"
-            )));
+            let message = format!("only the following media types are accepted: {there_are}");
+            return Err(Fault::NotAcceptable(message));
         }
         Ok(Self { clauses })
     }
@@ -123,7 +139,7 @@ impl Accepted {
         let conversion: String = parts.map(kind).collect();
         let media = match shape.media() {
             Media::Protobuf => PROTOBUF,
-            _ => JSON,
+            Media::Json => JSON,
         };
         HeaderValue::try_from(format!("{media}{conversion}")).unwrap_or(NOTHING)
     }
@@ -260,6 +276,8 @@ mod tests {
         ] {
             assert!(matches!(of(accept), Err(Fault::NotAcceptable(_))), "{accept}");
         }
+        let yaml = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/yaml;q=0.9"))]);
+        assert_eq!(Accepted::of_whole(&yaml).unwrap().header(), "application/json;q=0.9");
         assert_eq!(Accepted::of(&HeaderMap::new()).unwrap().header(), JSON);
         assert_eq!(of("application/cbor,application/json").unwrap().header(), JSON);
     }

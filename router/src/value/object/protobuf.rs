@@ -63,6 +63,21 @@ pub(crate) fn owners(object: &[u8]) -> Option<Vec<[String; 4]>> {
     Some(found)
 }
 
+/// The content of a message's field; `None` also if it has none.
+pub(crate) fn content(message: &[u8], number: u64) -> Option<&[u8]> {
+    wire::last(message, number)?
+}
+
+/// The last number that a message has in this field; `None` also if it has none.
+pub(crate) fn number(message: &[u8], number: u64) -> Option<u64> {
+    let fields = wire::fields(message).map_while(std::convert::identity);
+    let last = fields
+        .filter(|field| field.number == number && field.content.is_none())
+        .last()?;
+    let (_, value) = wire::varint(last.raw)?;
+    Some(wire::varint(value)?.0)
+}
+
 /// What a Status in its envelope says.
 pub(super) fn message(body: &[u8]) -> Option<String> {
     let (_, status) = open(body)?;

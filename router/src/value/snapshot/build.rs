@@ -23,7 +23,7 @@ use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
 use thiserror::Error;
 
-use super::{Binding, CallerKey, CallerView, Map, Snapshot};
+use super::{Binding, CallerKey, CallerView, HeldElsewhere, Map, Snapshot};
 use crate::value::policy::Policy;
 
 /// What arrived between two Commits.
@@ -103,6 +103,7 @@ impl Snapshot {
             }
             Ok(ResourceKind::MemberIdentity) => remove(&mut self.identities, name),
             Ok(ResourceKind::Coverage) => remove(&mut self.coverage, name),
+            Ok(ResourceKind::Nodes) => remove(&mut self.nodes, name),
             Ok(ResourceKind::Credential) => {
                 if let Some((cluster, GATEWAY_ACCOUNT)) = name.split_once('/') {
                     remove(&mut self.credentials, cluster);
@@ -175,6 +176,10 @@ impl Snapshot {
             Some(Body::Coverage(wire)) => {
                 let cluster = cluster("cluster", &wire.cluster)?;
                 insert(&mut self.coverage, cluster, member::coverage(wire));
+            }
+            Some(Body::Nodes(wire)) => {
+                let cluster = cluster("cluster", &wire.cluster)?;
+                insert(&mut self.nodes, cluster, member::nodes(wire));
             }
             Some(Body::Credential(wire)) => {
                 let credential = member::credential(wire)?;
@@ -264,6 +269,10 @@ fn caller_view(wire: &v1::CallerView) -> Result<CallerView, BuildError> {
         user: CallerView::user_of(&wire.namespace, &wire.service_account),
         created_unix_seconds: wire.created_unix_seconds,
         binding,
+        held_elsewhere: wire.writes_closed.as_ref().map(|closed| HeldElsewhere {
+            until_unix_seconds: closed.until_unix_seconds,
+            reason: closed.reason.as_str().into(),
+        }),
         policy_names: policy::names(&wire.policies),
         policies: None,
     })

@@ -85,6 +85,8 @@ pub(crate) struct CallerView {
     pub(crate) created_unix_seconds: Option<i64>,
     /// The shard it belongs to.
     pub(crate) binding: Binding,
+    /// It may take itself for the leader of another shard: its writes are refused.
+    pub(crate) held_elsewhere: Option<HeldElsewhere>,
     /// Names of the policies that hold it, sorted.
     pub(crate) policy_names: Arc<[Arc<str>]>,
     /// Those of them that this router knows; `None`: none.
@@ -107,6 +109,8 @@ impl CallerView {
             user: _,
             created_unix_seconds,
             binding,
+            // Reads are planned the same.
+            held_elsewhere: _,
             policy_names: _,
             policies: _,
         } = self;
@@ -122,6 +126,15 @@ impl CallerView {
             Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
         }
     }
+}
+
+/// A lock that a caller may hold and that is not its present shard's (`docs/semantics.md#leader-election`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HeldElsewhere {
+    /// From then on it does not count any more.
+    pub(crate) until_unix_seconds: i64,
+    /// Half a sentence about the caller.
+    pub(crate) reason: Arc<str>,
 }
 
 /// How many shards claim a caller.

@@ -51,6 +51,10 @@ impl Snapshot {
             "cordoned": target.cordoned,
             "identity": identity,
             "unconfirmedNamespaces": unconfirmed,
+            "nodes": self.nodes.get(&target.cluster).map(|names| json!({
+                "names": names.digests.len(),
+                "more": names.more,
+            })),
             "coverage": coverage.into_iter().map(|((group, resource), facts)| json!({
                 "group": group,
                 "resource": resource,
@@ -93,6 +97,10 @@ impl CallerView {
             "serviceAccount": self.service_account,
             "createdUnixSeconds": self.created_unix_seconds,
             "shards": shards,
+            "writesClosed": self.held_elsewhere.as_ref().map(|held| json!({
+                "untilUnixSeconds": held.until_unix_seconds,
+                "reason": &*held.reason,
+            })),
             "policies": self.policy_names.iter().map(|name| &**name).collect::<Vec<_>>(),
             "shard": shard,
         })
@@ -119,6 +127,7 @@ impl Shard {
                         GrantState::Granted => "Granted",
                         GrantState::Releasing => "Releasing",
                     },
+                    "vacant": grant.pair.vacant,
                 })).collect::<Vec<_>>(),
                 "departed": self.made_of.owned.get(index).and_then(Option::as_ref).map(|owned| owned.departures()),
             })

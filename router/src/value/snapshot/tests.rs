@@ -45,6 +45,7 @@ fn way(cluster: &str) -> v1::Target {
 fn view(uid: &str, label_prefix: &str) -> told::CallerView {
     told::CallerView {
         created_unix_seconds: None,
+        writes_closed: None,
         policies: Vec::new(),
         home_cluster: "east".into(),
         pod_uid: uid.into(),

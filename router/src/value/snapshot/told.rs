@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use portolan_crds::labels::GATEWAY_ACCOUNT;
+use portolan_crds::names::name_digest;
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
@@ -23,6 +24,8 @@ pub(crate) struct Target {
     pub(crate) allowed_service_accounts: Vec<String>,
     pub(crate) allowed_users: Vec<String>,
     pub(crate) coverage: Vec<v1::KindCoverage>,
+    /// Names of its Nodes; none: it has not told.
+    pub(crate) nodes: Vec<String>,
     pub(crate) unconfirmed: Vec<String>,
 }
 
@@ -37,6 +40,7 @@ pub(crate) struct CallerView {
     pub(crate) shards: Vec<String>,
     pub(crate) policies: Vec<String>,
     pub(crate) created_unix_seconds: Option<i64>,
+    pub(crate) writes_closed: Option<v1::WritesClosed>,
     pub(crate) shard: Option<Shard>,
 }
 
@@ -73,7 +77,14 @@ impl std::ops::DerefMut for Shard {
 impl Target {
     pub(crate) fn bodies(&self) -> Vec<Body> {
         let told = self.clone();
-        vec![
+        let digests: Vec<u64> = self.nodes.iter().map(|name| name_digest(name)).collect();
+        let nodes = (!digests.is_empty()).then(|| {
+            Body::Nodes(v1::Nodes {
+                cluster: told.cluster.clone(),
+                names: Some(v1::NodeNames { digests, more: false }),
+            })
+        });
+        let always = [
             Body::Target(v1::Target {
                 cluster: told.cluster.clone(),
                 cluster_uid: told.cluster_uid,
@@ -88,13 +99,15 @@ impl Target {
                 signing_keys: told.signing_keys,
                 allowed_service_accounts: told.allowed_service_accounts,
                 allowed_users: told.allowed_users,
+                clock_agrees: true,
             }),
             Body::Coverage(v1::Coverage {
                 cluster: told.cluster,
                 kinds: told.coverage,
                 unconfirmed: told.unconfirmed,
             }),
-        ]
+        ];
+        always.into_iter().chain(nodes).collect()
     }
 }
 
@@ -114,6 +127,7 @@ impl CallerView {
             shards: told.shards,
             created_unix_seconds: told.created_unix_seconds,
             policies: told.policies,
+            writes_closed: told.writes_closed,
         }));
         bodies
     }

@@ -75,7 +75,7 @@ proptest! {
         let union: Vec<Value> = legs.iter().flat_map(|(items, ..)| items.clone()).collect();
         prop_assert_eq!(&read(&merged)["items"], &Value::Array(union));
         for meta in merged.metas {
-            let expected = LegMeta { resource_version: "77".to_owned(), continue_: Some("go \"on\"".to_owned()), remaining: Some(3) };
+            let expected = LegMeta { resource_version: "77".to_owned(), continue_: Some("go \"on\"".to_owned()), remaining: Some(3), shard_selector: None };
             prop_assert_eq!(meta, Some(expected));
         }
     }
@@ -319,6 +319,7 @@ fn bytes_out_of_turn_are_kept_and_errors_stay() {
                 resource_version: "77".to_owned(),
                 continue_: Some("go \"on\"".to_owned()),
                 remaining: Some(3),
+                shard_selector: None,
             }),
             None
         ]

@@ -125,7 +125,7 @@ proptest! {
         let merged = merge(ListFormat::Protobuf, options(), bodies).unwrap();
         prop_assert_eq!(items(read(&merged)), legs.iter().flat_map(objects).collect::<Vec<_>>());
         for meta in merged.metas {
-            let expected = LegMeta { resource_version: "77".to_owned(), continue_: Some("on".to_owned()), remaining: Some(3) };
+            let expected = LegMeta { resource_version: "77".to_owned(), continue_: Some("on".to_owned()), remaining: Some(3), shard_selector: None };
             prop_assert_eq!(meta, Some(expected));
         }
     }

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn only(names: &[&str]) -> Option<NamespaceFilter> {
+fn only(names: &[&str]) -> NamespaceFilter {
     let names = names.iter().map(|name| Arc::from(*name));
-    Some(NamespaceFilter::only(Arc::new(names.collect())))
+    NamespaceFilter::only(Arc::new(names.collect()))
 }
 
 fn view(revision: u64) -> Universe {
@@ -15,8 +15,8 @@ fn view(revision: u64) -> Universe {
 fn asked(shares: [&[&str]; 2], labelled: [bool; 2]) -> Vec<WatchLeg> {
     let legs = legs(&[Start::At(10); 2]).into_iter().zip(shares).zip(labelled);
     legs.map(|((leg, share), labelled)| WatchLeg {
-        share: only(share),
-        filter: only(share).filter(|_| !labelled),
+        share: Some(only(share)),
+        filter: (!labelled).then(|| only(share)),
         request_hash: u64::from(labelled),
         ..leg
     })

@@ -33,7 +33,7 @@ impl World {
         let expired = self.tally.expired;
         let mut had = Had::new();
         self.note_owners(&mut had);
-        for _ in 0..1 + self.dice.below(3) {
+        for _ in 0..=self.dice.below(3) {
             self.busy(absent, &mut had);
             self.settle_without(absent);
             self.knows_the_others(member, &had);

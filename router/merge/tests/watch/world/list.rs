@@ -375,6 +375,7 @@ fn assemble(universe: &Universe, read: &ListRead, own: Vec<Option<String>>) -> M
     });
     MergedMeta {
         remaining: None,
+        shard_selector: None,
         resource_version: read.cursor.encode().unwrap(),
         continue_: token.map(|token| token.encode(universe, &binding()).unwrap()),
     }

@@ -13,6 +13,7 @@ use crate::truth::{Setting, Truth};
 
 impl World {
     /// `all`, `views`, `silence`: also with what was added to histories after some of them had been pinned.
+    #[expect(clippy::too_many_lines, reason = "a table of what a history is made of")]
     pub(crate) fn new(seed: u64, all: bool, views: bool, silence: bool) -> Self {
         let mut dice = Dice::new(seed);
         let setting = setting(&mut dice);

@@ -333,7 +333,9 @@ fn plans_explain_themselves() {
     assert!(why("GET /api/v1/namespaces/ns-a/pods").contains("labelSelector is narrowed by app=foo"));
     assert!(why("PUT /api/v1/namespaces/ns-a/pods/p").contains("the labels of pods ns-a/p must match app=foo"));
     assert!(why(&format!("POST {LEASES}")).contains("to the last if the body names the election's op"));
-    assert!(why("GET /api/v1/namespaces/x/pods").contains("refused with 403"));
+    assert!(why("GET /api/v1/namespaces/x/pods").contains("empty if none of west has Namespace x, else refused"));
+    assert!(why("GET /api/v1/namespaces/x/pods/p").contains("404 if none of west has Namespace x, else 403"));
+    assert!(why("GET /api/v1/namespaces/ns-z/pods").contains("refused with 403"));
 }
 
 proptest! {

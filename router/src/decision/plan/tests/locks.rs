@@ -232,3 +232,47 @@ fn the_lock_is_made_by_its_former_name_where_it_is_by_its_present_one() {
     );
     assert_eq!(held(&cordoned), [true, false, false]);
 }
+
+#[test]
+fn who_may_lead_another_shard_reads_and_asks_and_writes_nothing() {
+    let world = world("configmaps", "east");
+    let Caller::Pod(view) = world.pod() else {
+        unreachable!("it is one")
+    };
+    let view = CallerView {
+        held_elsewhere: Some(HeldElsewhere {
+            until_unix_seconds: 7,
+            reason: "it renewed leases/op---green in member cluster east".into(),
+        }),
+        ..CallerView::clone(&view)
+    };
+    let caller = Caller::Pod(Arc::new(view));
+    let refused = "shard-changed ✗ 429";
+    let review = "POST /apis/authentication.k8s.io/v1/tokenreviews";
+    for (request, expected) in [
+        (&format!("GET {MAPS}/op"), "leader-election → east lease:op---blue"),
+        (
+            &"GET /api/v1/namespaces/ns-a/pods/p".to_owned(),
+            "owned-namespace → east",
+        ),
+        (&review.to_owned(), "review → east"),
+        (&format!("PUT {MAPS}/op"), refused),
+        (&format!("PUT {LEASES}/op"), refused),
+        (&"POST /api/v1/namespaces/ns-a/pods".to_owned(), refused),
+        (&"DELETE /api/v1/namespaces/ns-a/pods".to_owned(), refused),
+        (&"GET /api/v1/namespaces/ns-a/pods/p/exec?command=x".to_owned(), refused),
+        (&"POST /api/v1/namespaces".to_owned(), refused),
+        (&"PATCH /api/v1/nodes/n".to_owned(), refused),
+    ] {
+        assert_eq!(say(&world.plan(&caller, request, &[])), expected, "{request}");
+    }
+    let Plan::Refuse(fault) = world.plan(&caller, "POST /api/v1/namespaces/ns-a/pods", &[]).plan else {
+        panic!("it is refused")
+    };
+    let text = fault.to_string();
+    assert!(
+        text.contains("operator-0") && text.contains("ops/blue") && text.contains("op---green"),
+        "{text}"
+    );
+    assert_eq!(fault.retry_after_seconds(), Some(1), "nothing was sent");
+}

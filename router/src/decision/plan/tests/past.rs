@@ -141,7 +141,10 @@ fn a_namespace_that_has_left_is_told_to_be_empty() {
         ("GET /api/v1/namespaces/ns-z/pods/p", "outside-refused ✗ 403"),
         ("POST /api/v1/namespaces/ns-z/pods", "outside-refused ✗ 403"),
         ("DELETE /api/v1/namespaces/ns-z/pods", "outside-refused ✗ 403"),
-        ("GET /api/v1/namespaces/ns-y/pods", "outside-refused ✗ 403"),
+        (
+            "GET /api/v1/namespaces/ns-y/pods",
+            "unowned-namespace ⇒ if nowhere east select:nothing,!nothing",
+        ),
     ]);
     let left = enforced.fan("GET /api/v1/namespaces/ns-z/pods").left.unwrap();
     assert_eq!(left.revision, 5);

@@ -21,6 +21,7 @@ fn the_holder_is_found_and_doubt_is_never_absence() {
             path: "/api/v1/nodes/n".to_owned(),
             object: "nodes n".to_owned(),
             writes,
+            one_of: false,
         };
         match holder.choose(findings) {
             Ok((index, _)) => index.to_string(),
@@ -222,7 +223,92 @@ fn a_namespace_that_no_shard_owns_is_absent_only_where_all_say_so() {
         let said = unowned.is_absent(findings.clone()).err();
         assert_eq!(said.map(|fault| fault.status_code().as_u16()), expected, "{findings:?}");
     }
-    assert_eq!(unowned.not_found().to_string(), "namespaces \"nowhere\" not found");
+    for applies in [false, true] {
+        assert_eq!(
+            unowned.not_found(applies).to_string(),
+            "namespaces \"nowhere\" not found"
+        );
+    }
+}
+
+#[test]
+fn a_namespace_is_nowhere_by_the_hubs_word() {
+    let world = World::new(two());
+    let unowned = |request: &str| match world.plan(&world.pod(), request, &[]).plan {
+        Plan::Choose(choose) => match choose.by {
+            By::Unowned(unowned) => unowned,
+            _ => panic!("not by absence"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let (read, made) = (
+        unowned("DELETE /api/v1/namespaces/nowhere/pods/p"),
+        unowned("POST /api/v1/namespaces/nowhere/pods"),
+    );
+    let applied = unowned("PATCH /api/v1/namespaces/nowhere/pods/p");
+    let away = ["west".to_owned()];
+    for (there, away, reads, makes) in [
+        (&[][..], &[][..], None, None),
+        (&[], &away, None, Some(503)),
+        (&away, &[], Some(403), Some(403)),
+        (&away, &away, Some(403), Some(403)),
+    ] {
+        let presence = Presence { there, away };
+        let code = |unowned: &Unowned, applies| {
+            let judged = unowned.judge(presence, unowned.makes(applies)).err();
+            judged.map(|fault| fault.status_code().as_u16())
+        };
+        assert_eq!((code(&read, false), code(&made, false)), (reads, makes), "{presence:?}");
+        assert_eq!((code(&applied, false), code(&applied, true)), (reads, makes));
+    }
+    let said = |unowned: &Unowned, applies| unowned.not_found(applies).to_string();
+    assert_eq!(said(&read, false), "pods \"p\" not found");
+    assert_eq!(said(&made, false), "namespaces \"nowhere\" not found");
+    assert_eq!(said(&applied, true), "namespaces \"nowhere\" not found");
+    let rights: Vec<_> = read.rights.iter().collect();
+    let [Check::Resource { cluster, user, wanted }] = rights.as_slice() else {
+        panic!("{rights:?}")
+    };
+    assert_eq!(
+        (cluster.as_str(), user.user.as_str()),
+        ("east", "system:serviceaccount:ops:operator")
+    );
+    assert_eq!(
+        user.groups,
+        [
+            "system:serviceaccounts",
+            "system:serviceaccounts:ops",
+            "system:authenticated"
+        ]
+    );
+    assert_eq!(
+        wanted.forbidden("u", ""),
+        "pods \"p\" is forbidden: User \"u\" cannot delete resource \"pods\" in API group \"\" in the namespace \"nowhere\""
+    );
+}
+
+/// What the primary is asked is asked of whom its members would see.
+#[test]
+fn whom_the_caller_acts_as_is_who_must_have_the_right() {
+    let world = World::new(two());
+    let headers = [("impersonate-user", "system:serviceaccount:ops:other")];
+    let planned = world.plan(&world.pod(), "GET /api/v1/namespaces/nowhere/pods", &headers);
+    let Plan::FanOut(fan) = planned.plan else {
+        panic!("no list")
+    };
+    let unowned = fan.unowned.unwrap();
+    let [Check::Impersonate { .. }, Check::Resource { user, .. }] = unowned.rights.as_slice() else {
+        panic!("{:?}", unowned.rights)
+    };
+    assert_eq!(user.user, "system:serviceaccount:ops:other");
+    assert_eq!(
+        user.groups,
+        [
+            "system:serviceaccounts",
+            "system:serviceaccounts:ops",
+            "system:authenticated"
+        ]
+    );
 }
 
 #[test]
@@ -256,4 +342,71 @@ fn one_place_needs_no_search() {
         ("GET /api/v1/nodes", "cluster-scoped ⇒ east select:app=foo"),
         ("POST /api/v1/nodes", "cluster-scoped → east body:Whole?app=foo"),
     ]);
+}
+
+fn vacant(cluster: &str, shard: &str, namespace: &str) -> v1::resource::Body {
+    v1::resource::Body::Ownership(v1::Ownership {
+        cluster: cluster.to_owned(),
+        shard: shard.to_owned(),
+        namespaces: vec![v1::NamespaceGrant {
+            namespace: namespace.to_owned(),
+            owner_count: 5,
+            state: v1::GrantState::Granted.into(),
+            vacant: true,
+            ..v1::NamespaceGrant::default()
+        }],
+        ..v1::Ownership::default()
+    })
+}
+
+#[test]
+fn a_namespace_that_is_gone_is_its_shards_and_nobody_elses_business() {
+    let mut world = World::new(two());
+    let theirs = ["east", "west", "home"].map(|cluster| vacant(cluster, "ops/green", "ns-z"));
+    let ours = vacant("east", "ops/blue", "ns-v");
+    let told = theirs.into_iter().chain([ours]);
+    world.snapshot = told::upsert(&world.snapshot, "2", told).snapshot;
+    world.check(&[
+        // Its member says that it is not there.
+        ("GET /api/v1/namespaces/ns-v/pods", "owned-namespace ⇒ east"),
+        ("POST /api/v1/namespaces/ns-v/pods", "owned-namespace → east"),
+        (
+            "GET /api/v1/namespaces/ns-z/pods/p",
+            "unowned-namespace ? east, west by absence of pods p",
+        ),
+        (
+            "GET /api/v1/namespaces/ns-z/pods",
+            "unowned-namespace ⇒ if nowhere east select:nothing,!nothing",
+        ),
+    ]);
+}
+
+#[test]
+fn a_namespace_that_is_gone_is_made_where_it_was_or_where_its_annotation_says() {
+    let gone = |namespace: &str| {
+        let mut east = member("east", &[namespace]);
+        east.namespaces[0].vacant = true;
+        World::new(shard(vec![east, member("west", &["ns-c"])]))
+    };
+    let to = |world: &World, namespace: &str, cluster: Option<&str>| {
+        let Plan::Choose(choose) = world.plan(&world.pod(), "POST /api/v1/namespaces", &[]).plan else {
+            panic!("no choice")
+        };
+        let By::NewNamespace(shard) = &choose.by else {
+            panic!("no namespace")
+        };
+        let placed = choose.place(shard, &world.snapshot, &json(namespace, cluster), None);
+        let (index, doubt) = placed.unwrap();
+        (choose.candidates[index].forward.target.cluster.to_string(), doubt)
+    };
+    let world = gone("ns-v");
+    assert_eq!(to(&world, "ns-v", None), ("east".to_owned(), None));
+    let (cluster, doubt) = to(&world, "ns-v", Some("west"));
+    assert_eq!(cluster, "west");
+    assert!(doubt.is_none_or(|doubt| !doubt.contains("shadow")));
+    // Where it is counts before where it was.
+    let mut east = member("east", &["ns-v"]);
+    east.namespaces[0].vacant = true;
+    let world = World::new(shard(vec![east, member("west", &["ns-v"])]));
+    world.check(&[("GET /api/v1/namespaces/ns-v/pods", "owned-namespace ⇒ west")]);
 }

@@ -46,9 +46,36 @@ fn two_members_enforced() {
         ("GET /api/v1/namespaces/ops", "own-namespace → home"),
         // Outside.
         ("GET /api/v1/namespaces/ns-z/pods", "outside-refused ✗ 403"),
-        ("GET /api/v1/namespaces/nowhere/pods/p", "outside-refused ✗ 403"),
         ("POST /api/v1/namespaces/ns-z/events", "outside-refused ✗ 403"),
     ]);
+}
+
+#[test]
+fn events_of_one_object_without_a_namespace_are_every_members() {
+    const ONE: &str = "fieldSelector=involvedObject.name=p,involvedObject.uid=u,involvedObject.kind";
+    let world = World::new(two());
+    let events = |query: &str| format!("GET /api/v1/events?{query}");
+    let plan = |query: &str| world.say(&events(query));
+    let described = plan(&format!("{ONE}=ports"));
+    assert!(
+        described.starts_with("cluster-scoped-event ⇒ east fields:involvedObject.namespace= | west fields"),
+        "{described}"
+    );
+    assert!(
+        world
+            .say("GET /apis/events.k8s.io/v1/events?fieldSelector=regarding.name=p,regarding.kind=ports")
+            .contains("fields:regarding"),
+    );
+    // Of what has a namespace, of a kind that nobody knows, and of more than one object: the shard's.
+    for query in [
+        format!("{ONE}=things"),
+        format!("{ONE}=Unknown"),
+        format!("watch&{ONE}=ports"),
+        "fieldSelector=involvedObject.kind=ports".to_owned(),
+    ] {
+        let planned = plan(&query);
+        assert!(planned.starts_with("all-namespaces"), "{query}: {planned}");
+    }
 }
 
 #[test]
@@ -59,7 +86,10 @@ fn events_of_what_has_no_namespace_are_the_primarys() {
             "PATCH /apis/events.k8s.io/v1/namespaces/default/events/e",
             "cluster-scoped-event → east",
         ),
-        ("POST /api/v1/namespaces/default/pods", "outside-refused ✗ 403"),
+        (
+            "POST /api/v1/namespaces/default/pods",
+            "unowned-namespace ? east, west by absence",
+        ),
         // What else is in that namespace is its owner's.
         (
             "GET /api/v1/namespaces/default/events",
@@ -69,27 +99,129 @@ fn events_of_what_has_no_namespace_are_the_primarys() {
             "GET /apis/events.k8s.io/v1/namespaces/default/events?watch",
             "cluster-scoped-event ⇒ east fields:regarding.namespace=",
         ),
-        ("GET /api/v1/namespaces/default/events/e", "outside-refused ✗ 403"),
-        ("DELETE /api/v1/namespaces/default/events", "outside-refused ✗ 403"),
+        (
+            "GET /api/v1/namespaces/default/events/e",
+            "unowned-namespace ? east, west by absence of events e",
+        ),
+        (
+            "DELETE /api/v1/namespaces/default/events",
+            "unowned-namespace ? east, west by absence, then nothing",
+        ),
     ]);
 }
 
 #[test]
 fn a_namespace_of_no_shard_is_looked_for() {
+    let nothing = "select:nothing,!nothing";
     World::new(two()).check(&[
         (
             "GET /api/v1/namespaces/nowhere",
-            "unowned-namespace ? east, west by absence",
+            "unowned-namespace ? east, west by absence of namespaces nowhere",
         ),
         (
             "DELETE /api/v1/namespaces/nowhere",
-            "unowned-namespace ? east, west by absence",
+            "unowned-namespace ? east, west by absence of namespaces nowhere",
         ),
         (
             "PATCH /api/v1/namespaces/nowhere",
             "unowned-namespace ? east, west by absence, then body",
         ),
-        ("GET /api/v1/namespaces/nowhere/status", "outside-refused ✗ 403"),
+        (
+            "GET /api/v1/namespaces/nowhere/status",
+            "unowned-namespace ? east, west by absence of namespaces nowhere",
+        ),
+        // And what is in it.
+        (
+            "GET /api/v1/namespaces/nowhere/pods/p",
+            "unowned-namespace ? east, west by absence of pods p",
+        ),
+        (
+            "POST /apis/apps/v1/namespaces/nowhere/deployments",
+            "unowned-namespace ? east, west by absence",
+        ),
+        (
+            "PATCH /apis/apps/v1/namespaces/nowhere/deployments/d",
+            "unowned-namespace ? east, west by absence of deployments.apps d",
+        ),
+        (
+            "GET /api/v1/namespaces/nowhere/pods/p/exec",
+            "unowned-namespace ? east, west by absence of pods p",
+        ),
+        (
+            "DELETE /api/v1/namespaces/nowhere/pods",
+            "unowned-namespace ? east, west by absence, then nothing",
+        ),
+        (
+            "GET /api/v1/namespaces/nowhere/pods",
+            &format!("unowned-namespace ⇒ if nowhere east {nothing}"),
+        ),
+        (
+            "GET /api/v1/namespaces/nowhere/pods?watch=true&labelSelector=a%3Db",
+            &format!("unowned-namespace ⇒ if nowhere east {nothing}"),
+        ),
+        // In the words of a member that has the kind.
+        (
+            "GET /apis/example.com/v1/namespaces/nowhere/ships",
+            &format!("unowned-namespace ⇒ if nowhere east {nothing}"),
+        ),
+    ]);
+}
+
+#[test]
+fn what_programs_know_a_cluster_by_is_the_homes() {
+    let known = [
+        ("GET /api/v1/namespaces/kube-system", "well-known → east"),
+        (
+            "GET /api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system",
+            "well-known ⇒ east",
+        ),
+        (
+            "GET /api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+            "well-known → home",
+        ),
+        (
+            "GET /api/v1/namespaces/kube-system/configmaps?watch=true&fieldSelector=metadata.name%3Dextension-apiserver-authentication",
+            "well-known ⇒ home",
+        ),
+        (
+            "GET /api/v1/namespaces/kube-public/configmaps/cluster-info",
+            "well-known → home",
+        ),
+        (
+            "GET /api/v1/namespaces/default/services/kubernetes",
+            "well-known → home",
+        ),
+    ];
+    World::new(two()).check(&known);
+    World::new(two()).check(&[
+        (
+            "PATCH /api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+            "unowned-namespace ? east, west by absence of configmaps extension-apiserver-authentication",
+        ),
+        (
+            "DELETE /api/v1/namespaces/kube-system",
+            "unowned-namespace ? east, west by absence of namespaces kube-system",
+        ),
+        (
+            "GET /api/v1/namespaces/kube-system/configmaps",
+            "unowned-namespace ⇒ if nowhere east select:nothing,!nothing",
+        ),
+        (
+            "GET /api/v1/namespaces/default/services/kubernetes/proxy",
+            "unowned-namespace ? east, west by absence of services kubernetes",
+        ),
+    ]);
+    let owned = World::new(shard(vec![member("west", &["kube-system", "default"])]));
+    owned.check(&[
+        ("GET /api/v1/namespaces/kube-system", "owned-namespace → west"),
+        (
+            "GET /api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+            "owned-namespace → west",
+        ),
+        (
+            "GET /api/v1/namespaces/default/services/kubernetes",
+            "owned-namespace → west",
+        ),
     ]);
 }
 
@@ -125,6 +257,7 @@ fn two_members_together() {
         ),
         (
             "POST /apis/rbac.authorization.k8s.io/v1/clusterroles",
+            // West is known not to serve them.
             "cluster-scoped → east",
         ),
         ("POST /api/v1/namespaces", "new-namespace ? east, west by body"),
@@ -165,17 +298,40 @@ fn the_election_has_a_lease_of_the_shard() {
 }
 
 #[test]
+fn what_would_elect_a_lease_that_no_caller_reads_is_refused() {
+    const CANDIDATES: &str = "/apis/coordination.k8s.io/v1beta1/namespaces/ops/leasecandidates";
+    World::new(two()).check(&[
+        (&format!("POST {CANDIDATES}"), "leader-election ✗ 403"),
+        (&format!("PUT {CANDIDATES}/op-0"), "leader-election ✗ 403"),
+        (&format!("PATCH {CANDIDATES}/op-0"), "leader-election ✗ 403"),
+        (&format!("GET {CANDIDATES}/op-0"), "own-namespace → home"),
+        (&format!("DELETE {CANDIDATES}/op-0"), "own-namespace → home"),
+        (
+            "POST /apis/coordination.k8s.io/v1beta1/namespaces/ns-c/leasecandidates",
+            "owned-namespace → west",
+        ),
+    ]);
+    // Of a shard that elects none, nothing is mapped.
+    let mut shard = two();
+    shard.rules.leader_election_name.clear();
+    World::new(shard).check(&[(&format!("POST {CANDIDATES}"), "own-namespace → home")]);
+}
+
+#[test]
 fn what_belongs_to_no_namespace_is_the_primarys_or_ours() {
     World::new(two()).check(&[
         (
             "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-            "review → east",
+            "review ? east, west, home by body",
         ),
         (
             "POST /apis/authorization.k8s.io/v1/namespaces/ns-c/localsubjectaccessreviews",
-            "review → east",
+            "review ? east, west, home by body",
         ),
-        ("POST /apis/authentication.k8s.io/v1/tokenreviews", "review → east"),
+        (
+            "POST /apis/authentication.k8s.io/v1/tokenreviews",
+            "review ? east, west, home by body",
+        ),
         ("GET /api", "discovery of east west home"),
         ("GET /apis/apps/v1", "discovery of east west home"),
         ("GET /openapi/v3", "discovery of east west home"),
@@ -219,7 +375,7 @@ fn one_member_is_filtered_by_its_labels() {
         // The primary is not a member, and has what belongs to none.
         ("GET /api/v1/nodes", "cluster-scoped ⇒ union east | west"),
         ("GET /api/v1/nodes/n", "cluster-scoped ? east, west by /api/v1/nodes/n"),
-        ("POST /apis/example.com/v1/ports", "cluster-scoped → east"),
+        ("POST /apis/example.com/v1/ports", "cluster-scoped → east twins:west"),
         ("POST /api/v1/namespaces", "new-namespace ? west by body"),
     ]);
 }
@@ -253,6 +409,14 @@ fn one_namespace_of_one_member_is_held_to_its_labels() {
         (
             "PATCH /api/v1/namespaces/ns-a/pods/p",
             "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo body:Patch?app=foo",
+        ),
+        (
+            "PUT /api/v1/namespaces/ns-a/pods/p/ephemeralcontainers",
+            "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo",
+        ),
+        (
+            "PATCH /api/v1/namespaces/ns-a/pods/p/resize",
+            "owned-namespace → west labels:/api/v1/namespaces/ns-a/pods/p?app=foo",
         ),
         (
             "PUT /apis/example.com/v1/namespaces/ns-a/pods/p/status",

@@ -13,6 +13,7 @@ fn caller(shard: &str, pod: &str) -> Caller {
     let config = format!("ops/{shard}");
     let view = told::CallerView {
         created_unix_seconds: None,
+        writes_closed: None,
         policies: Vec::new(),
         home_cluster: "east".into(),
         pod_uid: pod.into(),

@@ -322,6 +322,7 @@ impl<'a> Round<'a> {
                 resource_version,
                 continue_: continue_.map_err(|error| error.to_string())?,
                 remaining,
+                shard_selector: portolan_merge::list::shard_selector(metas),
             })
         })
     }

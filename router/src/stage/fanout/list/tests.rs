@@ -249,6 +249,7 @@ impl World {
             fence: false,
             only_member: false,
             left: None,
+            unowned: None,
             withdrawn: Vec::new(),
         };
         let fan = Fan {

@@ -1,6 +1,7 @@
 //! Positions, markers and mending of streams that are open.
 
 use super::*;
+use crate::value::kinds::MemberKinds;
 
 #[tokio::test]
 async fn who_asks_for_no_bookmarks_goes_on_from_the_last_object() {
@@ -65,6 +66,28 @@ async fn a_member_where_the_client_goes_on_is_not_absent_by_its_404_alone() {
     world.members[1].refuses(404).await;
     let _watch = started.await.unwrap().unwrap();
     assert_eq!(world.leg(1).0, "held");
+}
+
+/// It would tell of an absence that nobody knows of.
+#[tokio::test]
+async fn a_404_of_a_member_that_does_not_know_what_it_serves_is_no_absence() {
+    for (is_stale, status) in [(false, 200), (true, 429)] {
+        let mut world = World::new(&["east", "west"]).await;
+        let mut kinds = MemberKinds::default();
+        if is_stale {
+            kinds.mark_stale("", "v1");
+        }
+        world
+            .fanouts
+            .routing
+            .set_kinds(&"west".into(), "uid-west", &Arc::new(kinds));
+        let started = world.start("allowWatchBookmarks=true");
+        let (_, _east) = world.members[0].opens().await;
+        world.members[1].refuses(404).await;
+        let started = started.await.unwrap();
+        let found = started.map_or_else(|fault| fault.status_code().as_u16(), |_| 200);
+        assert_eq!(found, status, "stale: {is_stale}");
+    }
 }
 
 #[tokio::test]

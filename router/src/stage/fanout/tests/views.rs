@@ -39,6 +39,7 @@ fn shard(members: &[&str]) -> Vec<Told> {
     };
     let view = told::CallerView {
         created_unix_seconds: None,
+        writes_closed: None,
         policies: Vec::new(),
         home_cluster: "east".into(),
         pod_uid: "u".into(),

@@ -42,7 +42,7 @@ pub(super) fn since(fan: &Fan, query: &CollectionQuery) -> Option<Since> {
         revision,
     )?;
     match then.plan {
-        Plan::FanOut(mut before) if before.left.is_none() => {
+        Plan::FanOut(mut before) if before.left.is_none() && before.unowned.is_none() => {
             // What is another member's now cannot be told of one that need not be there to be asked.
             let asked = |cluster| now.clusters().any(|other| other == cluster);
             if !before.clusters().all(asked) {
@@ -58,16 +58,19 @@ pub(super) fn since(fan: &Fan, query: &CollectionQuery) -> Option<Since> {
                 Replan::Same | Replan::Anew | Replan::Withdrawn => None,
             }
         }
-        Plan::FanOut(_) | Plan::Refuse(_) if matches!(then.rule, Rule::HandedOver | Rule::OutsideRefused) => {
-            Some(Since {
-                plan: Arc::new(now),
-                now: None,
-                nothing: true,
-            })
-        }
+        Plan::FanOut(_) | Plan::Refuse(_) if is_of_nothing(then.rule) => Some(Since {
+            plan: Arc::new(now),
+            now: None,
+            nothing: true,
+        }),
         // A refusal for another reason, a cordon of today, says nothing of what the client was told.
         _ => None,
     }
+}
+
+/// Whether a plan by this rule asked for nothing that is the shard's.
+fn is_of_nothing(rule: Rule) -> bool {
+    matches!(rule, Rule::HandedOver | Rule::OutsideRefused | Rule::UnownedNamespace)
 }
 
 /// Who stands behind the moment when a namespace left the shard has been told that nothing is in it.

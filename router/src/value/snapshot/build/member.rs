@@ -5,11 +5,12 @@ use std::sync::Arc;
 use portolan_crds::labels::system_namespace;
 use portolan_crds::names::{service_account_of, service_account_user};
 use portolan_runtime::Secret;
+use portolan_wire::protocol::MAX_NODE_NAMES;
 use portolan_wire::v1;
 
 use super::shard::label_rule;
 use super::{BuildError, bad, cluster};
-use crate::value::snapshot::{Coverage, Credential, Endpoint, Kinds, MemberIdentity, Target, keys};
+use crate::value::snapshot::{Coverage, Credential, Endpoint, Kinds, MemberIdentity, NodeNames, Target, keys};
 
 pub(super) fn target(wire: &v1::Target, version: &str) -> Result<Target, BuildError> {
     let endpoints = wire.endpoints.iter().map(endpoint).collect::<Result<Vec<_>, _>>()?;
@@ -51,6 +52,7 @@ pub(super) fn identity(wire: &v1::MemberIdentity) -> Result<MemberIdentity, Buil
     Ok(MemberIdentity {
         signing_keys: wire.signing_keys.clone(),
         allowed: accounts.chain(people.cloned()).collect(),
+        clock_agrees: wire.clock_agrees,
     })
 }
 
@@ -70,6 +72,14 @@ pub(super) fn coverage(wire: &v1::Coverage) -> Kinds {
         of_group.insert(kind.resource.clone(), facts);
     }
     kinds
+}
+
+pub(super) fn nodes(wire: &v1::Nodes) -> NodeNames {
+    let names = wire.names.clone().unwrap_or_default();
+    NodeNames {
+        digests: names.digests.into_iter().take(MAX_NODE_NAMES).collect(),
+        more: names.more,
+    }
 }
 
 fn endpoint(wire: &v1::Endpoint) -> Result<Endpoint, BuildError> {

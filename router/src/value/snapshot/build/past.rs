@@ -75,6 +75,7 @@ impl Ownership {
                 view_revision: revision,
                 state: GrantState::Releasing,
                 fenced: false,
+                vacant: false,
             };
             before.namespaces.insert(namespace.clone(), pair);
             left.insert(namespace.clone());

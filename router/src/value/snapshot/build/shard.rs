@@ -199,24 +199,35 @@ fn members(
         if members.iter().any(|member| member.cluster == cluster) {
             return Err(bad("members[].cluster", format!("{cluster} is listed twice")));
         }
-        let pairs = owned.iter().flat_map(|owned| &owned.namespaces);
-        let mut mine = Vec::new();
-        for (name, pair) in pairs {
-            if let Entry::Vacant(free) = namespaces.entry(name.clone()) {
-                free.insert(Grant {
-                    member: index,
-                    pair: *pair,
-                    exact: true,
-                });
-                mine.push(name);
+        for (name, pair) in owned.iter().flat_map(|owned| &owned.namespaces) {
+            let grant = Grant {
+                member: index,
+                pair: *pair,
+                exact: true,
+            };
+            match namespaces.entry(name.clone()) {
+                Entry::Vacant(free) => drop(free.insert(grant)),
+                // Where it is, and not where it was.
+                Entry::Occupied(mut earlier) if earlier.get().pair.vacant && !pair.vacant => {
+                    earlier.insert(grant);
+                }
+                Entry::Occupied(_) => {}
             }
         }
         members.push(Member {
             cluster,
             all_namespaces: member.all_namespaces,
-            namespaces: mine.len(),
-            unlabelled: mine.into_iter().filter(|name| system_namespace(name)).min().cloned(),
+            namespaces: 0,
+            unlabelled: None,
         });
+    }
+    for (name, grant) in &namespaces {
+        let member = &mut members[grant.member];
+        member.namespaces += 1;
+        let is_first = member.unlabelled.as_ref().is_none_or(|first| name < first);
+        if system_namespace(name) && is_first {
+            member.unlabelled = Some(name.clone());
+        }
     }
     Ok((members, namespaces))
 }
@@ -230,6 +241,7 @@ pub(super) fn ownership(wire: &v1::Ownership) -> Result<Ownership, BuildError> {
             view_revision: grant.view_revision,
             state: grant_state(grant.state),
             fenced: grant.fenced,
+            vacant: grant.vacant,
         };
         namespaces.insert(namespace("namespaces", &grant.namespace)?, pair);
     }

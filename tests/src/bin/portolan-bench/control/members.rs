@@ -38,16 +38,19 @@ pub(super) fn everything(member: &str, namespaces: usize, callers: usize) -> Vec
             reset: true,
             upserted: (0..namespaces).map(|number| namespace(member, number)).collect(),
             removed: Vec::new(),
+            ..v1::NamespaceDelta::default()
         }),
         Kind::Callers(v1::CallerDelta {
             reset: true,
             upserted: (0..callers).map(caller).collect(),
             removed: Vec::new(),
+            ..v1::CallerDelta::default()
         }),
         Kind::Coverage(v1::CoverageDelta {
             reset: true,
             upserted: (0..KINDS).map(|kind| coverage(kind, true)).collect(),
             removed: Vec::new(),
+            ..v1::CoverageDelta::default()
         }),
         Kind::Allowed(v1::Allowed {
             service_accounts: vec![service_account],
@@ -120,6 +123,7 @@ fn namespace(member: &str, number: usize) -> v1::NamespaceFact {
         labels: labels.map(|(key, value)| (key.to_owned(), value)).into(),
         terminating: false,
         epoch: None,
+        ..v1::NamespaceFact::default()
     }
 }
 
@@ -133,6 +137,7 @@ fn caller(number: usize) -> v1::CallerFact {
         labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         phase: "Running".to_owned(),
         created_unix_seconds: Some(1_700_000_000),
+        ..v1::CallerFact::default()
     }
 }
 

@@ -110,6 +110,7 @@ impl FleetAgent {
             reset,
             upserted: namespaces,
             removed: Vec::new(),
+            ..v1::NamespaceDelta::default()
         };
         self.shared.say(Kind::Namespaces(told)).await
     }
@@ -233,6 +234,7 @@ fn first() -> Vec<Kind> {
             reset: true,
             upserted: (0..KINDS).map(coverage).collect(),
             removed: Vec::new(),
+            ..v1::CoverageDelta::default()
         }),
         Kind::Callers(v1::CallerDelta {
             reset: true,

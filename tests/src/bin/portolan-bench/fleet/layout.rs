@@ -139,6 +139,7 @@ pub(super) fn namespace(member: usize, number: usize, team: &str) -> v1::Namespa
         labels: labels.into_iter().collect(),
         terminating: false,
         epoch: None,
+        ..v1::NamespaceFact::default()
     }
 }
 

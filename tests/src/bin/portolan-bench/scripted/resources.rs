@@ -180,6 +180,7 @@ pub(crate) fn caller(number: usize, policies: Vec<String>) -> v1::CallerView {
         service_account: CALLER.to_owned(),
         shards: vec![shard_name(operator)],
         created_unix_seconds: None,
+        writes_closed: None,
         policies,
     }
 }
@@ -197,6 +198,7 @@ fn ownership(cluster: &str, shard: &str, namespaces: Vec<String>) -> v1::Ownersh
         namespace,
         owner_count: 1,
         fenced: false,
+        vacant: false,
         state: v1::GrantState::Granted.into(),
         view_revision: 1,
     };
@@ -221,6 +223,7 @@ fn member(number: usize, members: &Members<'_>) -> Vec<Body> {
         },
         allowed_service_accounts: vec![format!("{CALLER_NAMESPACE}/{CALLER}")],
         allowed_users: vec![PERSON.to_owned()],
+        clock_agrees: true,
     };
     let shard = shard_of_members(number / MEMBERS_OF_A_SHARD);
     vec![

@@ -80,6 +80,7 @@ fn list(all: usize) -> ([Member; 2], ListBody, Arc<Semaphore>) {
     let meta = |_: &[_]| {
         Ok(MergedMeta {
             remaining: None,
+            shard_selector: None,
             resource_version: "7".to_owned(),
             continue_: None,
         })

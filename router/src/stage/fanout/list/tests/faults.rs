@@ -1,10 +1,12 @@
 //! Members that are away, refuse, break off, or send no list.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::*;
 use crate::stage::fanout::partial::tests::{LONG_AGO, young};
 use crate::stage::fanout::tests::born;
+use crate::value::snapshot::{MemberIdentity, Snapshot};
 
 #[tokio::test]
 async fn a_list_waits_for_a_member_that_cannot_be_had() {
@@ -98,6 +100,26 @@ async fn what_a_caller_may_have_been_shown_is_not_taken_back() {
     }
     world.caller = born(Some(now + 6));
     assert!(world.get("").await.is_err(), "the hub is away");
+}
+
+/// The time at which a Pod was made is its home's word.
+#[tokio::test]
+async fn a_caller_whose_homes_clock_is_not_known_to_agree_is_younger_than_nothing() {
+    let mut world = two(|_, _| refusal(500, "etcd is away"), |_, _| list(7, &["a"], "")).await;
+    world.unavailable = Unavailable::PartialStart;
+    world.caller = young(&world.fanouts.routing);
+    assert!(world.get("").await.is_ok());
+    let routing = world.fanouts.routing.load();
+    let mut snapshot = Snapshot::clone(&routing.snapshot);
+    let homes = Arc::make_mut(&mut snapshot.identities);
+    let home = homes.get("east").unwrap();
+    let home = MemberIdentity {
+        clock_agrees: false,
+        ..MemberIdentity::clone(home)
+    };
+    homes.insert("east".into(), Arc::new(home));
+    world.fanouts.routing.swap(snapshot);
+    assert!(matches!(world.get("").await, Err(Fault::TooManyRequests { .. })));
 }
 
 #[tokio::test]

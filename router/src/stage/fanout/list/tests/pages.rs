@@ -116,3 +116,23 @@ async fn an_expired_page_comes_with_a_token_for_the_rest_as_it_is_now() {
     assert_eq!(last.names(), ["d"]);
     assert_eq!(world.asked(1).last().unwrap(), "/api/v1/pods?limit=1", "as it is now");
 }
+
+#[tokio::test]
+async fn a_token_is_for_its_shard_selector() {
+    let east = |path: &str, _: &str| match path {
+        path if path.contains("continue=m") => list(11, &["c"], ""),
+        _ => list(11, &["a", "b"], "m"),
+    };
+    let world = two(east, |_: &str, _: &str| list(7, &["d"], "")).await;
+    let page = |selector: &str| format!("?limit=2&shardSelector={selector}");
+    let first = world.get(&page("half")).await.unwrap();
+    let token = first.next().unwrap();
+    let other = world.get(&format!("{}&continue={token}", page("rest"))).await;
+    assert!(matches!(other, Err(Fault::BadRequest(_))), "another half's");
+    let second = world.get(&format!("{}&continue={token}", page("half"))).await.unwrap();
+    assert_eq!(second.names(), ["c"]);
+    assert!(
+        world.asked(0).iter().all(|path| path.contains("shardSelector=")),
+        "every member is asked for it"
+    );
+}

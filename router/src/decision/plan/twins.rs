@@ -1,0 +1,120 @@
+//! Creates of what has no namespace: another member may have an object of that name (`docs/semantics.md#twins`).
+//!
+//! One API server answers 409 then; made in the primary all the same, the new object would hide the other. So the others are
+//! asked first, for metadata, as the caller. Pure: what is to be asked is said here, `preflight::twins` asks. Caller:
+//! `clusterwide`.
+
+use super::choose::{Candidate, Finding};
+use super::merged::Merged;
+use super::{Need, Refusal, Rewrite, Rule};
+use crate::value::classify::{ResourceRequest, Verb};
+use crate::value::fault::{AboutObject, Fault};
+
+/// Kinds that mean the same in every member: each of them may have its own, and the view shows the primary's.
+const REPLICATED: [(&str, &str); 1] = [("apiextensions.k8s.io", "customresourcedefinitions")];
+
+/// No other member may have an object of the name that the body gives.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Twins {
+    /// What is created, without its name.
+    pub(crate) resource: ResourceRequest,
+    /// The other members that may have one.
+    pub(crate) others: Vec<Other>,
+}
+
+/// A member that may have an object of the name.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Other {
+    /// It is asked.
+    Asked(Box<Candidate>),
+    /// It does not let the router act as this caller, so the caller has nothing there.
+    Closed(String),
+}
+
+impl Merged<'_> {
+    /// What must be known before an object without a namespace is made in the primary.
+    pub(super) fn twins(&self, resource: &ResourceRequest) -> Result<Option<Need>, Refusal> {
+        let makes = self.verb() == Verb::Create && resource.subresource.is_none() && !resource.named_by_path;
+        let replicated = REPLICATED.iter().any(|(group, kind)| resource.is(group, kind));
+        if !makes || replicated || !self.can_be_got(resource) {
+            return Ok(None);
+        }
+        let primary = &*self.shard.primary_cluster;
+        let others = self
+            .holders()
+            .filter(|cluster| *cluster != primary && self.may_serve(cluster, resource));
+        let others = others
+            .map(|cluster| self.other(cluster))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok((!others.is_empty()).then(|| {
+            Need::Twins(Box::new(Twins {
+                resource: resource.clone(),
+                others,
+            }))
+        }))
+    }
+
+    fn other(&self, cluster: &str) -> Result<Other, Refusal> {
+        match self.route.whatever_state(cluster, Rewrite::default()) {
+            Ok(mut forward) => {
+                let held = self.route.cordon_of(&forward);
+                forward.needs.retain(|need| matches!(need, Need::Access(_)));
+                Ok(Other::Asked(Box::new(Candidate { forward, held })))
+            }
+            Err(Refusal {
+                rule: Rule::NotAllowed, ..
+            }) => Ok(Other::Closed(cluster.to_owned())),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// False where every member that is known to serve the kind lets nobody get an object of it: questions to an API server.
+    fn can_be_got(&self, resource: &ResourceRequest) -> bool {
+        let served = self.holders().filter_map(|cluster| {
+            let kinds = self.route.kinds.member(cluster)?;
+            Some(kinds.get(&resource.group, &resource.resource)?.verbs.contains("get"))
+        });
+        let served: Vec<bool> = served.collect();
+        served.is_empty() || served.contains(&true)
+    }
+
+    fn may_serve(&self, cluster: &str, resource: &ResourceRequest) -> bool {
+        let (group, kind) = (&resource.group, &resource.resource);
+        self.route.kinds.serves(cluster, group, kind) != Some(false)
+    }
+}
+
+impl Twins {
+    /// Whether it may be made, from what the others have; with a text to warn of where one does not let the caller look.
+    pub(crate) fn judge(&self, name: &str, found: &[(String, Finding)]) -> Result<Option<String>, Fault> {
+        let kind = self.resource.kind();
+        if let Some((cluster, _)) = found.iter().find(|(_, finding)| *finding == Finding::Has) {
+            return Err(Fault::AlreadyExists {
+                message: format!("{kind} {name:?} already exists in member cluster {cluster}"),
+                about: Box::new(AboutObject {
+                    group: self.resource.group.clone(),
+                    resource: self.resource.resource.clone(),
+                    name: Some(name.to_owned()),
+                }),
+            });
+        }
+        let unknown = found.iter().find_map(|(_, finding)| match finding {
+            Finding::Unknown(fault) => Some(fault.clone()),
+            _ => None,
+        });
+        if let Some(fault) = unknown {
+            return Err(fault);
+        }
+        let hidden: Vec<&str> = found
+            .iter()
+            .filter(|(_, finding)| *finding == Finding::Forbidden)
+            .map(|(cluster, _)| cluster.as_str())
+            .collect();
+        Ok((!hidden.is_empty()).then(|| {
+            format!(
+                "whether {} has {kind} {name:?} too is not known: it does not let this caller get it",
+                hidden.join(", ")
+            )
+        }))
+    }
+}

@@ -1,0 +1,272 @@
+//! A namespace in the path that no shard is known to own: answered as by an API server that has no such namespace where no member
+//! of the shard has it, and refused where one has (`docs/semantics.md#namespaces`).
+//!
+//! The primary's RBAC comes first, as nobody without a right learns what there is. Then the hub is asked, which knows all namespaces of
+//! all members; while it is away the members are, as the caller. A collection is the primary's answer to a selector that selects nothing:
+//! whatever its format, it is empty, and a watch of it stays open until a shard has the namespace. Pure: `preflight` asks. Callers:
+//! `merged`, `new_namespace`.
+
+use std::sync::Arc;
+
+use portolan_crds::names::ShardName;
+use portolan_crds::selector::Selector;
+
+use super::choose::{By, Candidate, Choose, Finding, Holder};
+use super::merged::{Merged, Outcome};
+use super::{FanOut, Need, Plan, Refusal, Rewrite, Rule};
+use crate::value::check::{Attributes, Check};
+use crate::value::classify::{ResourceRequest, Verb};
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Shard, Snapshot};
+
+/// A namespace of which it is not known whether any member of the shard has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Unowned {
+    /// Its name.
+    pub(crate) namespace: String,
+    /// The caller's.
+    shard: ShardName,
+    /// Rights that the primary must confirm first.
+    pub(crate) rights: Vec<Check>,
+    /// Members of the shard: it is somewhere if one of them has it.
+    pub(crate) clusters: Vec<Arc<str>>,
+    /// How members are asked for the Namespace where the hub cannot tell.
+    pub(crate) holder: Holder,
+    /// The members that can be asked so. Empty once that is over.
+    pub(crate) lookable: Vec<Candidate>,
+    /// Why another of them cannot be asked.
+    blocked: Option<Fault>,
+    /// What is said where the namespace is there.
+    refusal: String,
+    /// What is said where it is nowhere.
+    pub(crate) absent: Absent,
+}
+
+/// How a request is answered in a namespace that is nowhere.
+#[derive(Debug, Clone)]
+pub(crate) enum Absent {
+    /// By the member, of what it has by this selector: nothing.
+    Nothing,
+    /// There is no such object: its kind and its name.
+    Object(String, String),
+    /// There is no such Namespace to make anything in.
+    Namespace,
+    /// There is no such Namespace; a server-side apply makes it, as this shard says.
+    Made(Arc<Shard>),
+}
+
+/// What the hub knows of a namespace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Presence<'a> {
+    /// Members that have it.
+    pub(crate) there: &'a [String],
+    /// Members that had none, and cannot be heard now.
+    pub(crate) away: &'a [String],
+}
+
+impl Merged<'_> {
+    /// Whether another shard has the namespace in any member of this one.
+    pub(super) fn is_anothers(&self, namespace: &str) -> bool {
+        let mut members = self.shard.members.iter();
+        members.any(|member| self.route.snapshot.owner(&member.cluster, namespace).is_some())
+    }
+
+    /// The plan for a namespace that no shard is known to own; `refusal`: what is said if it is there.
+    pub(super) fn unowned(&self, resource: &ResourceRequest, namespace: &str, refusal: String) -> Outcome {
+        if self.members().next().is_none() {
+            return Err(Refusal::forbidden(Rule::OutsideRefused, refusal));
+        }
+        if self.collects() {
+            let fan = self.empty_collection(resource, namespace, refusal)?;
+            return Ok((Rule::UnownedNamespace, fan.into()));
+        }
+        let absent = match (self.verb(), &resource.name) {
+            (Verb::DeleteCollection, _) => Absent::Nothing,
+            (_, Some(name)) => Absent::Object(resource.kind(), name.clone()),
+            (_, None) => Absent::Namespace,
+        };
+        let primary = self.primary_without_needs()?;
+        let by = By::Unowned(Box::new(self.question(resource, namespace, refusal, absent)?));
+        let candidates = vec![primary.into()];
+        Ok((
+            Rule::UnownedNamespace,
+            Plan::Choose(Box::new(Choose { candidates, by })),
+        ))
+    }
+
+    /// The same of the Namespace itself.
+    pub(super) fn unowned_namespace(&self, resource: &ResourceRequest, name: &str, refusal: String) -> Outcome {
+        let members: Vec<&str> = self.members().collect();
+        let absent = match (self.verb(), self.bound()) {
+            (Verb::Patch, Some(shard)) if resource.subresource.is_none() => Absent::Made(shard),
+            _ => Absent::Object(resource.kind(), name.to_owned()),
+        };
+        if members.is_empty() || !matches!(absent, Absent::Made(_)) {
+            return self.unowned(resource, name, refusal);
+        }
+        let by = By::Unowned(Box::new(self.question(resource, name, refusal, absent)?));
+        Ok((Rule::UnownedNamespace, self.choose(&members, resource, by)?))
+    }
+
+    /// A list or a watch that shows nothing as long as no shard has the namespace.
+    fn empty_collection(
+        &self,
+        resource: &ResourceRequest,
+        namespace: &str,
+        refusal: String,
+    ) -> Result<FanOut, Refusal> {
+        let unserved = |cluster: &&str| {
+            let served = self.route.kinds.serves(cluster, &resource.group, &resource.resource);
+            served == Some(false)
+        };
+        let mut serving = self.holders().filter(|cluster| !unserved(cluster));
+        let cluster = serving.next().unwrap_or(&self.shard.primary_cluster);
+        let leg = self.placed_leg(cluster, Some(Selector::nothing()))?;
+        let unowned = self.question(resource, namespace, refusal, Absent::Nothing)?;
+        Ok(FanOut {
+            only_member: false,
+            unowned: Some(Box::new(unowned)),
+            ..self.fan_out(vec![leg], false)?
+        })
+    }
+
+    /// What must be known first.
+    pub(super) fn question(
+        &self,
+        resource: &ResourceRequest,
+        namespace: &str,
+        refusal: String,
+        absent: Absent,
+    ) -> Result<Unowned, Refusal> {
+        let mut lookable = Vec::new();
+        let mut blocked = None;
+        for cluster in self.members() {
+            match self.route.whatever_state(cluster, Rewrite::default()) {
+                Ok(mut forward) => {
+                    forward.needs.retain(|need| matches!(need, Need::Access(_)));
+                    let held = self.route.cordon_of(&forward);
+                    lookable.push(Candidate { forward, held });
+                }
+                Err(refusal) => blocked = blocked.or(Some(refusal.fault)),
+            }
+        }
+        let namespaces = ResourceRequest {
+            version: "v1".to_owned(),
+            resource: "namespaces".to_owned(),
+            namespace: Some(namespace.to_owned()),
+            name: Some(namespace.to_owned()),
+            named_by_path: true,
+            ..ResourceRequest::default()
+        };
+        Ok(Unowned {
+            namespace: namespace.to_owned(),
+            shard: self.shard.config.clone(),
+            rights: self.rights(resource, namespace)?,
+            clusters: self.members().map(Arc::from).collect(),
+            holder: Holder {
+                path: namespaces.object_path(),
+                object: format!("Namespace {namespace}"),
+                writes: !self.route.request.is_read(),
+                one_of: false,
+            },
+            lookable,
+            blocked,
+            refusal,
+            absent,
+        })
+    }
+
+    /// What the primary is asked: whether the caller may act as whom it wants to, and whether that may do this there.
+    fn rights(&self, resource: &ResourceRequest, namespace: &str) -> Result<Vec<Check>, Refusal> {
+        let primary = &*self.shard.primary_cluster;
+        let forward = self.route.whatever_state(primary, Rewrite::default())?;
+        let wanted = Attributes {
+            verb: self.verb().as_str().to_owned(),
+            group: resource.group.clone(),
+            version: resource.version.clone(),
+            resource: resource.resource.clone(),
+            subresource: resource.subresource.clone().unwrap_or_default(),
+            namespace: namespace.to_owned(),
+            name: resource.name.clone().unwrap_or_default(),
+        };
+        let right = Check::Resource {
+            cluster: primary.to_owned(),
+            user: self.route.seen_as(&forward.act_as),
+            wanted,
+        };
+        let access = forward.access().cloned();
+        Ok(access.chain([right]).collect())
+    }
+
+    /// What deletes nothing: the one write that is sent, if any is.
+    fn primary_without_needs(&self) -> Result<super::Forward, Refusal> {
+        let rewrite = Rewrite {
+            selector: Some(Selector::nothing()),
+            ..Rewrite::default()
+        };
+        let mut forward = self.route.whatever_state(&self.shard.primary_cluster, rewrite)?;
+        forward.needs.retain(|need| matches!(need, Need::Access(_)));
+        Ok(forward)
+    }
+}
+
+impl Unowned {
+    /// Whether another shard has the namespace by now in any member of this one.
+    pub(crate) fn is_taken(&self, snapshot: &Snapshot) -> bool {
+        let mut owners = self
+            .clusters
+            .iter()
+            .filter_map(|cluster| snapshot.owner(cluster, &self.namespace));
+        owners.any(|owner| *owner != self.shard)
+    }
+
+    /// What is said where the namespace is there.
+    pub(crate) fn refused(&self) -> Fault {
+        Fault::Forbidden(self.refusal.clone())
+    }
+
+    /// Ok: it is nowhere, as far as members can be heard. One that cannot had none, and may have made one since: nothing is `made`
+    /// there then.
+    pub(crate) fn judge(&self, presence: Presence<'_>, makes: bool) -> Result<(), Fault> {
+        if !presence.there.is_empty() {
+            return Err(self.refused());
+        }
+        match presence.away.first() {
+            Some(cluster) if makes => Err(Fault::Unavailable {
+                message: format!(
+                    "whether Namespace {} is in member cluster {cluster} is not known: it had none, and cannot be heard now",
+                    self.namespace
+                ),
+                cluster: Some(cluster.clone()),
+                sent: false,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ok: no member that was asked has it. One that cannot be asked may have it, and one that does not let the caller look, too.
+    pub(crate) fn is_absent(&self, findings: Vec<Finding>) -> Result<(), Fault> {
+        let mut unknown = self.blocked.clone();
+        for finding in findings {
+            match finding {
+                Finding::Has | Finding::Forbidden => return Err(self.refused()),
+                Finding::Unknown(fault) => unknown = unknown.or(Some(fault)),
+                Finding::HasNot => {}
+            }
+        }
+        unknown.map_or(Ok(()), Err)
+    }
+
+    /// Whether the request would make something. `applies`: it is a server-side apply.
+    pub(crate) fn makes(&self, applies: bool) -> bool {
+        matches!(self.absent, Absent::Namespace) || applies && self.holder.writes
+    }
+
+    /// In the words of an API server. `applies`: what it would make is in no Namespace.
+    pub(crate) fn not_found(&self, applies: bool) -> Fault {
+        Fault::NotFound(match &self.absent {
+            Absent::Object(kind, name) if !applies => format!("{kind} {name:?} not found"),
+            _ => format!("namespaces {:?} not found", self.namespace),
+        })
+    }
+}
