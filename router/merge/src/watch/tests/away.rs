@@ -69,15 +69,15 @@ fn page(namespace: &str) -> String {
 
 #[test]
 fn nobody_waits_for_a_member_that_is_to_be_asked_in_another_way() {
-    let (mut merge, mut out) = resumed([&["a", "c"], &["b"]], [true, true]);
+    let (mut merge, mut out) = resumed([&["a", "c"], &["b"]], [false, true]);
     // Its labels do not count any more, and it does not answer.
-    let acts = merge.replan(&view(1), asked([&["a", "c"], &["b"]], [true, false]), &mut out);
+    let acts = merge.replan(&view(1), asked([&["a", "c"], &["b"]], [false, false]), &mut out);
     let start = Start::Exact(10);
     assert_eq!(acts, [Act::Restart { leg: 1, start }]);
     let (_, said) = feed(&mut merge, 0, &object("ADDED", "a", 11), &mut out);
     assert_eq!(place(&said, 1), Ok(vec![Slot::At(11), Slot::At(10)]), "{said}");
     // A namespace leaves the other one: told at once, and the bookmark is of the new view.
-    let acts = merge.replan(&view(2), asked([&["a"], &["b"]], [true, false]), &mut out);
+    let acts = merge.replan(&view(2), asked([&["a"], &["b"]], [false, false]), &mut out);
     assert_eq!(
         acts,
         [Act::Restart {
