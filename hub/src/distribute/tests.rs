@@ -154,15 +154,16 @@ async fn a_hub_that_is_cut_off_lets_routers_go() {
     assert_eq!(hub.acks.released(BTreeSet::new()).by_all, 0, "routers may come back");
 }
 
-/// A ShardingConfig of `author`, with a list of so many bytes.
+/// A ShardingConfig of `author`, with selectors of so many bytes.
 fn config(author: &str, name: &str, generation: i64, bytes: usize) -> DynamicObject {
-    let spec = json!({
-        "selector": {"matchLabels": {"app": "op"}},
-        "limits": [{
+    let values = values(generation, bytes);
+    let limits = values.chunks(800).map(|values| {
+        json!({
             "relateResources": [{"apiGroups": [""], "resources": ["secrets"]}],
-            "selector": {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": values(generation, bytes)}]},
-        }],
+            "selector": {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": values}]},
+        })
     });
+    let spec = json!({"selector": {"matchLabels": {"app": "op"}}, "limits": limits.collect::<Vec<_>>()});
     let mut object = DynamicObject::new(name, &ApiResource::erase::<ShardingConfig>(&()))
         .within(author)
         .data(json!({"spec": spec}));

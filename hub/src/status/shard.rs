@@ -125,10 +125,6 @@ fn is_accepted(verdict: &Verdict, in_force: bool) -> Finding {
     Finding::fails(TYPE, refusal.reason, format!("{}; {rest}", refusal.message))
 }
 
-/// What is said of shards without clusters.
-pub(super) const NOT_ARBITRATED: &str = "spec.clusters is absent, so limits alone say what the shard has: whether another shard has some of it too is not looked \
-     into, and nothing is handed over when limits change; name clusters to have it judged";
-
 /// Whether the shard has what it asks for. What others go on wanting is `Disjoint`'s to tell.
 fn complete(verdict: &Verdict, in_force: bool) -> Finding {
     const TYPE: ConditionType = ConditionType::Complete;

@@ -1,25 +1,24 @@
 //! What one author's specs weigh: the excess is refused by name, and nobody else has to do with it.
 
-use portolan_crds::{AUTHOR_BYTES_MAX, ObjectLimiter};
+use portolan_crds::AUTHOR_BYTES_MAX;
 
 use super::roots::sized;
 use super::*;
 
 const KIB: usize = 1024;
 
-/// `spec` with limits of about so many bytes that narrow nothing else.
+/// `spec` with limits of about so many bytes that narrow nothing else, each as large as a member may be asked by.
 fn with_limits(spec: ShardingConfigSpec, bytes: usize) -> ShardingConfigSpec {
     let values: Vec<_> = (0..bytes / 63).map(|index| format!("{index:060}")).collect();
-    let expressions = values
-        .chunks(4000)
-        .map(|values| json!({"key": "a", "operator": "NotIn", "values": values}));
-    let limit = json!({
-        "relateResources": [{"apiGroups": [""], "resources": ["secrets"]}],
-        "selector": {"matchExpressions": expressions.collect::<Vec<_>>()},
+    let limits = values.chunks(800).map(|values| {
+        let limit = json!({
+            "relateResources": [{"apiGroups": [""], "resources": ["secrets"]}],
+            "selector": {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": values}]},
+        });
+        serde_json::from_value(limit).unwrap()
     });
-    let limit: ObjectLimiter = serde_json::from_value(limit).unwrap();
     ShardingConfigSpec {
-        limits: vec![limit],
+        limits: limits.collect(),
         ..spec
     }
 }

@@ -42,7 +42,7 @@ pub(super) async fn two_shards(hub: &TestHub) -> Vec<TestAgent> {
         let world = &worlds.as_ref()?.world;
         let unknown = world.unknown.iter();
         let told = unknown
-            .filter(|(kind, _)| *kind != v1::ResourceKind::Credential)
+            .filter(|(kind, _)| !matches!(kind, v1::ResourceKind::Credential | v1::ResourceKind::Nodes))
             .count()
             == 0;
         let whole = world.callers.len() == 2 && told && world.credentials.count() == 6;
