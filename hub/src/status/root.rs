@@ -6,8 +6,7 @@ use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName, Sharding
 
 use self::pods::served;
 use super::Sources;
-use super::finding::{nothing_in_force, set};
-use super::shard::NOT_ARBITRATED;
+use super::finding::{NOT_ARBITRATED, nothing_in_force, set};
 use super::unserved::{clear, webhook_served};
 use crate::compile::{Accepted, Contested, Generated, Verdict, World, some_of};
 use crate::facts::{Facts, ShardObject};
