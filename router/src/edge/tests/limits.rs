@@ -222,11 +222,11 @@ async fn documents_are_judged_and_what_the_router_answers_itself_is_not() {
     let world = World::held(&[rule("all", "ForceOpened", 1, &ANY)]).await;
     assert_eq!(world.code("/apis").await, 503);
     assert_eq!(world.code("/version").await, 503);
-    assert_eq!(
-        world.code("/api/v1/namespaces/foreign/pods").await,
-        403,
-        "the plan refuses it"
-    );
+    let candidates = "/apis/coordination.k8s.io/v1beta1/namespaces/ops/leasecandidates";
+    let request = world.operators.request("a", "POST", candidates, "{}");
+    let mut client = world.operators.connect().await;
+    let answer = client.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 403, "the plan refuses it");
     assert_eq!(world.code("/livez").await, 200);
     world.hold(&json!({"selector": {}, "rateLimitings": [rule("all", "ForceOpened", 1, &["pods"])]}));
     assert_eq!(world.code("/version").await, 200, "no resource at all");

@@ -255,7 +255,7 @@ fn who_may_lead_another_shard_reads_and_asks_and_writes_nothing() {
             &"GET /api/v1/namespaces/ns-a/pods/p".to_owned(),
             "owned-namespace → east",
         ),
-        (&review.to_owned(), "review → east"),
+        (&review.to_owned(), "review ? east, west, home by body"),
         (&format!("PUT {MAPS}/op"), refused),
         (&format!("PUT {LEASES}/op"), refused),
         (&"POST /api/v1/namespaces/ns-a/pods".to_owned(), refused),
