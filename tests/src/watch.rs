@@ -113,10 +113,10 @@ impl Watch {
             }
             _ => {}
         }
-        self.seen.push(if key.is_empty() {
-            kind.to_owned()
-        } else {
-            format!("{kind} {key}")
+        self.seen.push(match object["message"].as_str() {
+            Some(message) if kind == "ERROR" => format!("{kind} {message}"),
+            _ if key.is_empty() => kind.to_owned(),
+            _ => format!("{kind} {key}"),
         });
     }
 

@@ -2,7 +2,7 @@
 //!
 //! What is decoded of one head is bounded by hyper and h2, at [`MOST_HEAD_BYTES`]. Thousands of clients that nobody knows could fill
 //! the memory with halves of such heads, so that what is more than a usual head waits for room that all of them share. In HTTP/2 a
-//! few bytes may stand for many, so there a head that takes more than one frame waits before it is decoded. Caller: `accept`.
+//! few bytes may stand for many, so there a head that takes more than one frame, or a large one, waits before it is decoded. Caller: `accept`.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -31,6 +31,8 @@ const STRANGERS_BYTES: usize = 64 << 20;
 /// What an HTTP/2 client sends before its first frame.
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEADER_BYTES: usize = 9;
+/// A frame of a client that is not known may be as large without asking: a byte of it may stand for a header of sixty.
+const FREE_FRAME_BYTES: usize = 4 << 10;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 /// The head is whole with this frame.
@@ -152,8 +154,10 @@ struct Frames {
     skip: usize,
     header: [u8; FRAME_HEADER_BYTES],
     read: usize,
-    /// A head is not whole.
+    /// A head is not whole, or its frame is large.
     open: bool,
+    /// It is whole with this frame.
+    ends: bool,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -164,6 +168,7 @@ impl Frames {
             header: [0; FRAME_HEADER_BYTES],
             read: 0,
             open: false,
+            ends: false,
             permit: None,
         }
     }
@@ -188,8 +193,13 @@ impl Frames {
                 self.read = 0;
                 self.skip = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
                 if [HEADERS, CONTINUATION].contains(&kind) {
-                    self.open = flags & END_HEADERS == 0;
+                    self.ends = flags & END_HEADERS != 0;
+                    self.open |= !self.ends || self.skip > FREE_FRAME_BYTES;
                 }
+            }
+            if self.skip == 0 && self.read == 0 && self.ends {
+                self.open = false;
+                self.ends = false;
             }
         }
         at
@@ -431,6 +441,21 @@ mod tests {
             assert_eq!(frames.pass(&all[passed..], true), all.len() - passed);
             assert!(!frames.open, "{cut}");
         }
+    }
+
+    /// A byte of it may stand for a whole header.
+    #[test]
+    fn a_large_frame_waits_before_it_is_decoded() {
+        let preface = vec![b'x'; PREFACE_BYTES];
+        let small = frame(HEADERS, END_HEADERS, FREE_FRAME_BYTES);
+        let large = frame(HEADERS, END_HEADERS, FREE_FRAME_BYTES + 1);
+        let all = [preface, small, large].concat();
+        let before = all.len() - FREE_FRAME_BYTES - 1;
+        let mut frames = Frames::new();
+        assert_eq!(frames.pass(&all, false), before);
+        assert!(frames.open);
+        assert_eq!(frames.pass(&all[before..], true), FREE_FRAME_BYTES + 1);
+        assert!(!frames.open);
     }
 
     #[tokio::test(start_paused = true)]

@@ -52,7 +52,8 @@ pub(crate) fn rewrite_head(
         // The body is buffered and may change: whoever sends it knows its length.
         head.headers.remove(CONTENT_LENGTH);
     }
-    identify(forward, &mut head.headers, bearer.clone())
+    identify(forward, &mut head.headers, bearer.clone())?;
+    headers::check_sent(&head.uri, &head.headers)
 }
 
 /// Cleans the head of a member's answer: hop-by-hop headers gone (but for the switch of protocols itself),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::HeaderMap;
 use http::request::Parts;
 use portolan_crds::duration::parse_duration;
 
@@ -11,6 +12,8 @@ use crate::value::fault::Fault;
 
 /// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
 pub(super) const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
+/// Of the headers of a watch of several members.
+const MAX_KEPT_BYTES: usize = 64 << 10;
 /// Longest `timeout` that a client may ask for.
 const MAX_TIMEOUT: Duration = Duration::from_hours(1);
 
@@ -36,6 +39,16 @@ pub(super) fn check_size(head: &Parts) -> Result<(), Fault> {
         return Ok(());
     }
     let message = format!("the head of the request is larger than {MAX_HEAD_BYTES} bytes");
+    Err(Fault::HeadTooLarge(message))
+}
+
+/// A watch of several members keeps its headers for as long as it runs, to ask members anew.
+pub(super) fn check_kept(headers: &HeaderMap) -> Result<(), Fault> {
+    let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    if bytes.sum::<usize>() <= MAX_KEPT_BYTES {
+        return Ok(());
+    }
+    let message = format!("the headers of a watch of several member clusters are larger than {MAX_KEPT_BYTES} bytes");
     Err(Fault::HeadTooLarge(message))
 }
 

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use super::after::After;
-use super::bounds::{TIMEOUT_GRACE, check_size, not_yet, timeout};
+use super::bounds::{TIMEOUT_GRACE, check_kept, check_size, not_yet, timeout};
 use super::carried::Carried;
 use super::completion::Completion;
 use super::health;
@@ -372,6 +372,9 @@ impl Call<'_> {
         let mut asking = Asking::new(*request.asked, &request.head, request.caller, received);
         asking.deadline = (!long).then_some(request.deadline);
         asking.injection = injection;
+        if long {
+            check_kept(&asking.headers)?;
+        }
         // A member that is slow has its own time, and the others have theirs.
         let own = (request.deadline - request.started).min(self.edge.parts.request_timeout);
         let most = request.deadline + own;

@@ -30,6 +30,9 @@ use super::writes::Writes;
 use crate::value::kinds::{Kinds, MemberKinds};
 use crate::value::snapshot::{Caller, CallerView, HeldElsewhere, Snapshot};
 
+/// By so many seconds the clocks of hub and router may differ.
+const CLOCKS_SECONDS: i64 = 60;
+
 /// Of these members, in seconds of Unix time; of which it is not known are not in the answer.
 pub(crate) type LastAnswers = Questions<Vec<String>, HashMap<String, i64>>;
 
@@ -156,7 +159,8 @@ impl RoutingStore {
         if own.is_none() && view.held_elsewhere.is_none() {
             return caller;
         }
-        let counts = |held: &HeldElsewhere| held.until_unix_seconds > unix_seconds();
+        // The hub takes it back itself when it is over, by its own clock. By this one it is over only when the hub can have been away since.
+        let counts = |held: &HeldElsewhere| held.until_unix_seconds + CLOCKS_SECONDS > unix_seconds();
         let told = view.held_elsewhere.clone().filter(counts);
         let held_elsewhere = told.into_iter().chain(own).max_by_key(|held| held.until_unix_seconds);
         Caller::Pod(Arc::new(CallerView {

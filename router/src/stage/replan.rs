@@ -192,6 +192,11 @@ impl Replanner {
         let Some(caller) = current(caller, &now.snapshot) else {
             return Err(Fault::Forbidden(UNTOLD.to_owned()));
         };
+        let caller = if asked.is_read() {
+            caller
+        } else {
+            self.routing.writing(caller)
+        };
         let same = match plan::plan(&caller, asked, &now.snapshot, &now.kinds).plan {
             Plan::Refuse(fault) => return Err(fault),
             Plan::Forward(next) => alike(forward, &next),

@@ -180,7 +180,7 @@ async fn who_takes_yaml_is_answered_in_yaml() {
         }
     }
     let refused = merged
-        .get("/api/v1/namespaces/elsewhere/configmaps", &yaml)
+        .get("/api/v1/namespaces/default/configmaps", &yaml)
         .await
         .unwrap();
     let status: Value = serde_yaml_ng::from_slice(&refused.body).unwrap();

@@ -13,19 +13,19 @@ const EVIL: &str = "evil";
 /// What a person would call slow. Where authors wait for each other it is minutes.
 const SLOW: Duration = Duration::from_secs(20);
 
-/// Limits of about so many kilobytes that narrow nothing that anybody has. No two rounds have the same.
+/// Limits of about so many kilobytes that narrow nothing that anybody has, each as large as a member may be asked by. No two rounds
+/// have the same.
 fn limits(kilobytes: usize, round: usize) -> Value {
     let values: Vec<_> = (0..kilobytes * 16)
         .map(|index| format!("{round:020}-{index:039}"))
         .collect();
-    let expressions: Vec<_> = values
-        .chunks(4000)
-        .map(|values| json!({"key": "a", "operator": "NotIn", "values": values}))
-        .collect();
-    json!([{
-        "relateResources": [{"apiGroups": [""], "resources": ["secrets"]}],
-        "selector": {"matchExpressions": expressions},
-    }])
+    let limits = values.chunks(900).map(|values| {
+        json!({
+            "relateResources": [{"apiGroups": [""], "resources": ["secrets"]}],
+            "selector": {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": values}]},
+        })
+    });
+    limits.collect()
 }
 
 fn heavy(namespace: &str, kilobytes: usize, round: usize) -> Value {

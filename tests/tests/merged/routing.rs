@@ -248,9 +248,11 @@ async fn reviews_and_events_without_namespace_go_to_the_primary() {
     for (shard, allowed) in [("audit", true), ("alpha", false)] {
         let door = world.merged_door(shard).await.unwrap();
         eventually("the primary's RBAC answers", || async {
-            let answer = door.post(path, &review).await.unwrap();
+            let answer = door.post(path, &review).await?;
             assert_eq!(answer.status, 201, "{:?}", answer.body);
-            answer.json()["status"]["allowed"] == allowed
+            let status = &answer.json()["status"];
+            anyhow::ensure!(status["allowed"] == allowed, "{shard}: {status}");
+            anyhow::Ok(())
         })
         .await;
     }

@@ -267,8 +267,9 @@ impl Legs {
             let before = other.before.as_deref();
             other.is_owed() && before.is_none_or(|before| owned.shares_beyond(held, before))
         };
-        let mut others = self.all.iter().enumerate().filter(|(other, _)| *other != leg);
-        others.any(|(_, other)| loses(other))
+        let mut others = self.all.iter().enumerate();
+        // Who has told what came to it has told what it lost before that.
+        others.any(|(index, other)| index != leg && loses(other) && !self.has_arrived(index))
     }
 
     /// What a live leg's member can list again is not kept where others may need the room to be mended.

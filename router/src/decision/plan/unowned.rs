@@ -34,8 +34,8 @@ pub(crate) struct Unowned {
     pub(crate) holder: Holder,
     /// The members that can be asked so. Empty once that is over.
     pub(crate) lookable: Vec<Candidate>,
-    /// Why another of them cannot be asked.
-    blocked: Option<Fault>,
+    /// The others, and why they cannot be asked.
+    blocked: Vec<(Arc<str>, Fault)>,
     /// What is said where the namespace is there.
     refusal: String,
     /// What is said where it is nowhere.
@@ -139,7 +139,7 @@ impl Merged<'_> {
         absent: Absent,
     ) -> Result<Unowned, Refusal> {
         let mut lookable = Vec::new();
-        let mut blocked = None;
+        let mut blocked = Vec::new();
         for cluster in self.members() {
             match self.route.whatever_state(cluster, Rewrite::default()) {
                 Ok(mut forward) => {
@@ -147,7 +147,7 @@ impl Merged<'_> {
                     let held = self.route.cordon_of(&forward);
                     lookable.push(Candidate { forward, held });
                 }
-                Err(refusal) => blocked = blocked.or(Some(refusal.fault)),
+                Err(refusal) => blocked.push((Arc::from(cluster), refusal.fault)),
             }
         }
         let namespaces = ResourceRequest {
@@ -244,9 +244,12 @@ impl Unowned {
         }
     }
 
-    /// Ok: no member that was asked has it. One that cannot be asked may have it, and one that does not let the caller look, too.
-    pub(crate) fn is_absent(&self, findings: Vec<Finding>) -> Result<(), Fault> {
-        let mut unknown = self.blocked.clone();
+    /// Ok: none of the members `asked` has it. One that cannot be asked may have it,
+    /// and one that does not let the caller look, too.
+    pub(crate) fn is_absent(&self, asked: &[String], findings: Vec<Finding>) -> Result<(), Fault> {
+        let blocked = self.blocked.iter();
+        let mut blocked = blocked.filter(|(cluster, _)| asked.iter().any(|asked| **asked == **cluster));
+        let mut unknown = blocked.next().map(|(_, fault)| fault.clone());
         for finding in findings {
             match finding {
                 Finding::Has | Finding::Forbidden => return Err(self.refused()),

@@ -1,10 +1,11 @@
 //! Which headers do not pass, and what becomes of those that pass changed.
 
-use http::HeaderMap;
 use http::header::{ACCEPT, CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, TE, UPGRADE};
+use http::{HeaderMap, Uri};
 
 use super::begins;
 use crate::value::classify::impersonate;
+use crate::value::fault::Fault;
 use crate::value::media::{self, JSON, Media, Range, elements};
 
 /// Who the client says it is, or who forwarded it: never believed, never passed on.
@@ -12,6 +13,53 @@ use crate::value::media::{self, JSON, Media, Range, elements};
 const CLAIMS: [&str; 4] = ["x-remote-", "x-forwarded-", "x-real-ip", impersonate::PREFIX];
 /// A WebSocket subprotocol by which browsers hand their token to an API server.
 const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+/// What an API server takes of one head, as HTTP/2 sends it. What is larger by a little it refuses; by more it ends the connection, which
+/// is everybody's.
+const SENT_BYTES: usize = (1 << 20) - (4 << 10);
+/// What each header counts beside its bytes (RFC 9113, 6.5.2).
+const HEADER_BYTES: usize = 32;
+
+/// 431 for a head that the member would not take.
+pub(super) fn check_sent(uri: &Uri, headers: &HeaderMap) -> Result<(), Fault> {
+    let path = uri.path_and_query().map_or(0, |path| sent(path.as_str().as_bytes()));
+    let each = headers
+        .iter()
+        .map(|(name, value)| sent(name.as_str().as_bytes()) + sent(value.as_bytes()) + HEADER_BYTES);
+    if path + each.sum::<usize>() <= SENT_BYTES {
+        return Ok(());
+    }
+    let message = format!(
+        "the head of the request takes more than {SENT_BYTES} bytes on its way to a member cluster, where each header counts \
+         {HEADER_BYTES} more and what is no plain text several times"
+    );
+    Err(Fault::HeadTooLarge(message))
+}
+
+/// The most that these bytes take, as they are or by the Huffman code of HPACK (RFC 7541, appendix B).
+fn sent(bytes: &[u8]) -> usize {
+    let most = |byte: &u8| match byte {
+        b'a'..=b'z'
+        | b'A'..=b'Z'
+        | b'0'..=b'9'
+        | b' '
+        | b'%'
+        | b'-'
+        | b'.'
+        | b'/'
+        | b'='
+        | b':'
+        | b'_'
+        | b'&'
+        | b'*'
+        | b','
+        | b';' => 1,
+        b'\\' => 3,
+        b'!'..=b'~' => 2,
+        _ => 4,
+    };
+    bytes.iter().map(most).sum()
+}
+
 /// Removes what must not reach a member. `upgrades` keeps the request to switch protocols.
 pub(super) fn strip_request(headers: &mut HeaderMap, upgrades: bool) {
     let upgrade = headers.get(UPGRADE).cloned().filter(|_| upgrades);

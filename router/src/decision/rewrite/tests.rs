@@ -55,6 +55,31 @@ fn rewritten(forward: &Forward, uri: &str, headers: &[(&str, &str)]) -> Result<P
     Ok(head)
 }
 
+/// What HTTP/2 makes longer counts so: a member ends the connection, which is everybody's, over what it cannot take.
+#[test]
+fn a_head_that_no_member_takes_is_not_sent() {
+    let forward = forward(Rewrite::default());
+    let long = |byte: u8, count: usize| {
+        let value = http::HeaderValue::from_bytes(&vec![byte; count]).unwrap();
+        let mut request = http::Request::builder().uri("/api/v1/pods").header("x-long", value);
+        request = request.header("x-short", "y");
+        let (mut head, ()) = request.body(()).unwrap().into_parts();
+        let api = classify(&head.method, &head.uri, &head.headers).unwrap();
+        let bearer = Secret::from("t0k").bearer().unwrap();
+        rewrite_head(&forward, &api, &mut head, &bearer).err()
+    };
+    for (byte, count, fits) in [
+        (b'y', 1_000_000, true),
+        (b'y', 1_050_000, false),
+        (0xff, 200_000, true),
+        (0xff, 300_000, false),
+        (b'{', 600_000, false),
+    ] {
+        let said = long(byte, count).map(|fault| fault.status_code().as_u16());
+        assert_eq!(said, (!fits).then_some(431), "{byte} {count}");
+    }
+}
+
 fn label_selector(uri: &Uri) -> String {
     let query = crate::value::classify::Query::new(uri.query());
     query.first("labelSelector").unwrap().into_owned()

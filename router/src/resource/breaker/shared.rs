@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use self::inner::{Inner, is_sure};
 pub(crate) use self::pass::Pass;
 use super::Settings;
-use super::askers::Askers;
+use super::askers::{Askers, Reach};
 use super::by_hand::ByHand;
 use super::core::{Admission, Core, Outcome, Probe, Readyz};
 use super::lag::Lag;

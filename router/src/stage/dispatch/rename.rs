@@ -50,7 +50,7 @@ pub(super) async fn rename_response(run: &Run, response: Response<Body>) -> Resu
         return Ok(response);
     }
     let is_json = Media::of_content(response.headers()) == Some(Media::Json);
-    if forward.traffic.class == TrafficClass::List && is_json {
+    if forward.traffic.class == TrafficClass::List && is_json && response.status().is_success() {
         return Ok(RenamedList::of(names, response));
     }
     let (head, body) = response.into_parts();

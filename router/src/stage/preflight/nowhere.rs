@@ -30,6 +30,6 @@ impl Preflight {
         let is_unknown = |one: &&Candidate| unknown.iter().any(|cluster| **cluster == *one.forward.target.cluster);
         let finding = async |candidate| self.look(&unowned.holder, candidate, pending).await.0;
         let findings = unowned.lookable.iter().filter(is_unknown).map(finding);
-        unowned.is_absent(join_all(findings).await)
+        unowned.is_absent(&unknown, join_all(findings).await)
     }
 }

@@ -172,3 +172,34 @@ fn what_left_before_any_member_has_said_its_type_hurries_the_stream() {
     let (_, said) = feed(&mut merge, 0, &bookmark(10, false), &mut out);
     assert!(said.contains("DELETED") && !merge.is_catching_up(0), "{said}");
 }
+
+#[test]
+fn two_members_that_swap_their_namespaces_do_not_wait_for_each_other() {
+    let (mut merge, mut out) = resumed([&["a"], &["b"]], [false, false]);
+    for leg in 0..2 {
+        feed(&mut merge, leg, &bookmark(11, false), &mut out);
+    }
+    let acts = merge.replan(&view(2), asked([&["b"], &["a"]], [false, false]), &mut out);
+    assert_eq!(acts.len(), 2);
+    for (leg, left) in [(0, "a"), (1, "b")] {
+        let mut listing = merge.listing(leg);
+        listing.page(page(left).as_bytes()).unwrap();
+        assert!(merge.listed(leg, listing, &mut out).is_some());
+    }
+    let mut said = String::new();
+    for (leg, came) in [(0, "b"), (1, "a")] {
+        let (_, more) = feed(
+            &mut merge,
+            leg,
+            &(object("ADDED", came, 8) + &bookmark(11, true)),
+            &mut out,
+        );
+        said.push_str(&more);
+    }
+    for leg in 0..2 {
+        let (_, more) = feed(&mut merge, leg, &bookmark(12, false), &mut out);
+        said.push_str(&more);
+    }
+    assert_eq!(place(&said, 2), Ok(vec![Slot::At(12), Slot::At(11)]), "{said}");
+    assert!(!merge.is_changing(0) && !merge.is_changing(1), "nothing is owed");
+}

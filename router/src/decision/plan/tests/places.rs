@@ -213,6 +213,7 @@ fn a_namespace_that_no_shard_owns_is_absent_only_where_all_say_so() {
     let By::Unowned(unowned) = &choose.by else {
         panic!("not by absence")
     };
+    let both = ["east", "west"].map(str::to_owned);
     for (findings, expected) in [
         (vec![HasNot, HasNot], None),
         (vec![HasNot, Has], Some(403)),
@@ -220,7 +221,7 @@ fn a_namespace_that_no_shard_owns_is_absent_only_where_all_say_so() {
         (vec![unknown("east"), HasNot], Some(503)),
         (vec![unknown("east"), Has], Some(403)),
     ] {
-        let said = unowned.is_absent(findings.clone()).err();
+        let said = unowned.is_absent(&both, findings.clone()).err();
         assert_eq!(said.map(|fault| fault.status_code().as_u16()), expected, "{findings:?}");
     }
     for applies in [false, true] {
