@@ -53,10 +53,10 @@ async fn served(ground: &Ground, answers: &mut Answers) {
     for (what, door, path, code) in [
         ("a list", &merged, WEST, "200"),
         (
-            "a foreign namespace",
+            "a namespace that is nowhere",
             &merged,
-            &*format!("/api/v1/namespaces/{SEEN}/configmaps"),
-            "403",
+            &*format!("/api/v1/namespaces/{SEEN}/configmaps/{SEEN}"),
+            "404",
         ),
         (
             "what is not there",
