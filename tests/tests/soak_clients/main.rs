@@ -102,6 +102,7 @@ async fn caches_equal_the_members_whenever_all_is_at_rest() {
         clients: &mut clients,
         judge: &mut judge,
         lasts: previews,
+        lists_wait: false,
     }
     .run()
     .await

@@ -67,6 +67,7 @@ impl Outage<'_> {
             clients: &mut *self.clients,
             judge: &mut *self.judge,
             lasts: Duration::ZERO,
+            lists_wait: true,
         };
         let before = told(&previews.reports().await?);
         let mut worst = Worst::default();

@@ -35,6 +35,8 @@ pub(crate) struct Previews<'a> {
     pub(crate) judge: &'a mut Judge,
     /// Zero for the short form.
     pub(crate) lasts: Duration,
+    /// Who finds out by lists what has left waits for a member that is away: of those nothing is asked.
+    pub(crate) lists_wait: bool,
 }
 
 /// Lists and 410s of a client.
@@ -124,7 +126,7 @@ impl Previews<'_> {
 
     /// One object of each kind, and until all clients hold it so.
     pub(crate) async fn write(&mut self, member: &str, namespace: &str, value: &str) -> anyhow::Result<Vec<Duration>> {
-        let mut delays = Vec::new();
+        let (mut delays, lists_wait) = (Vec::new(), self.lists_wait);
         for (root, plural) in KINDS {
             let (kind, api) = if plural == "configmaps" {
                 ("ConfigMap", "v1")
@@ -148,6 +150,7 @@ impl Previews<'_> {
             let key = format!("{namespace}/probe");
             self.all("know of a write", |report| {
                 report.resource != plural
+                    || (lists_wait && reads_whole_objects(report))
                     || !report.namespace.is_empty()
                     || report.held().get(&key).is_some_and(|(_, held)| number(held) >= version)
             })
