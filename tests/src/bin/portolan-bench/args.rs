@@ -144,7 +144,7 @@ pub(crate) enum PeerRows {
     /// Events of watches that are merged of several
     Merged,
     Lists,
-    /// Memory of idle watches
+    /// Memory of idle watches, and how long they take to open
     Watches,
     Reconnects,
     Starts,

@@ -258,7 +258,7 @@ async fn watches(lanes: &mut Lanes, amount: place::Amount, rows: &mut Rows) -> a
             lanes.restart(lane).await?;
             let subject = lanes.subject(lane, view).await?;
             let row = place::watches(&subject, (POD, WATCH), amount, || lanes.emit()).await;
-            rows.watched(lane, view, amount.watches, row.with_context(|| subject.name)?.kib);
+            rows.watched(lane, view, &row.with_context(|| subject.name)?);
         }
     }
     Ok(())

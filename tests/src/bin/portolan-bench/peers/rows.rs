@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::events;
 use super::lanes::{Lane, View};
 use super::storm::Stormed;
-use crate::report::{COLUMNS, GetRow, PeerColumn, PeerRow, PeersSection};
+use crate::report::{COLUMNS, GetRow, PeerColumn, PeerRow, PeersSection, WatchRow};
 
 /// Below this part of a core in use, something else was the bound.
 const SATURATED: f64 = 0.9;
@@ -30,6 +30,8 @@ enum What {
     ListExplicit,
     Watch,
     WatchExplicit,
+    Opening,
+    OpeningExplicit,
     Start,
 }
 
@@ -43,7 +45,9 @@ impl What {
             | Self::ListExplicit
             | Self::Events
             | Self::EventsExplicit
-            | Self::EventsMerged => 2,
+            | Self::EventsMerged
+            | Self::Opening
+            | Self::OpeningExplicit => 2,
             Self::Paced | Self::PacedExplicit | Self::Watch | Self::WatchExplicit | Self::ReconnectSeconds => 1,
             Self::Saturated | Self::SaturatedExplicit | Self::SaturatedGo | Self::Reconnects | Self::Start => 0,
         }
@@ -58,6 +62,7 @@ impl What {
                 | Self::EventsExplicit
                 | Self::ListExplicit
                 | Self::WatchExplicit
+                | Self::OpeningExplicit
         )
     }
 }
@@ -170,9 +175,12 @@ impl Rows {
         self.set(by(view, What::List, What::ListExplicit), lane, String::new(), cpu);
     }
 
-    pub(crate) fn watched(&mut self, lane: Lane, view: View, watches: usize, kib: f64) {
+    pub(crate) fn watched(&mut self, lane: Lane, view: View, row: &WatchRow) {
+        let watches = row.watches;
         let text = format!("KiB per idle watch at {watches}");
-        self.set(by(view, What::Watch, What::WatchExplicit), lane, text, kib);
+        self.set(by(view, What::Watch, What::WatchExplicit), lane, text, row.kib);
+        let text = format!("{watches} quiet watches of one tenant, until all are open, s");
+        self.set(by(view, What::Opening, What::OpeningExplicit), lane, text, row.opening);
     }
 
     pub(crate) fn started(&mut self, lane: Lane, milliseconds: f64) {
