@@ -86,7 +86,10 @@ async fn resumes(ground: &Ground) {
     let clusters = |west: &[&str]| json!({"clusters": [{"name": "east", "namespaces": ["team-a"]}, {"name": "west", "namespaces": west}]});
     let door = ground.world.merged_door("alpha").await.unwrap();
     let new = "/api/v1/namespaces/team-c/configmaps";
-    assert_eq!(door.get(new, &[]).await.unwrap().status, 403);
+    eventually("the hub has heard of it, and it is another's", || async {
+        door.get(new, &[]).await.unwrap().status == 403
+    })
+    .await;
     patch(&ground.shards().await, "alpha", &clusters(&["team-b", "team-c"])).await;
     until(&ground.shards().await, "alpha", "Distributed", "True", &[]).await;
     eventually("the new namespace is served", || async {

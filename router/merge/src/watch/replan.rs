@@ -29,7 +29,8 @@ struct Old {
 impl Old {
     /// Whether the client may hold objects of this leg.
     fn is_held(&self) -> bool {
-        self.leg.state.is_dirty() || self.position.version().is_some()
+        let had_nothing = self.leg.share.as_ref().is_some_and(NamespaceFilter::is_nothing) && !self.leg.is_owed();
+        !had_nothing && (self.leg.state.is_dirty() || self.position.version().is_some())
     }
 }
 

@@ -283,6 +283,9 @@ impl FanLeg {
     /// What of the member's words is believed, though it was asked for no more than that: labels can be copied, and a member
     /// can lie. `None`: all of it.
     pub(crate) fn believed(&self, asked: &ApiRequest) -> Option<NamespaceFilter> {
+        if self.share.selector.as_ref().is_some_and(Selector::is_nothing) {
+            return Some(NamespaceFilter::only(Names::default()));
+        }
         let of_path = || {
             let resource = asked.resource.as_ref()?;
             let only = NamespaceFilter::only(Names::new([Arc::from(resource.namespace.as_deref()?)].into()));

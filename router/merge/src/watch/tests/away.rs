@@ -203,3 +203,33 @@ fn two_members_that_swap_their_namespaces_do_not_wait_for_each_other() {
     assert_eq!(place(&said, 2), Ok(vec![Slot::At(12), Slot::At(11)]), "{said}");
     assert!(!merge.is_changing(0) && !merge.is_changing(1), "nothing is owed");
 }
+
+/// A watch of a namespace that was nowhere: one member showed nothing, and another one gets it.
+#[test]
+fn who_showed_nothing_leaves_without_a_word() {
+    let one = |leg: usize, share: &[&str]| vec![asked([share, share], [false, false]).swap_remove(leg)];
+    let mut cursor = Cursor::new(&view(1));
+    cursor.set(0, Slot::At(10));
+    let mut merge = WatchMerge::new(WatchSpec {
+        format: WatchFormat::Json,
+        bookmarks: true,
+        initial_events: false,
+        cursor,
+        legs: one(0, &[]),
+        unique: false,
+        cluster_column: false,
+        known_objects: Some(Budget::new(1 << 20)),
+    });
+    let mut out = Output::default();
+    feed(&mut merge, 0, &bookmark(11, false), &mut out);
+    let acts = merge.replan(&view(2), one(1, &["a"]), &mut out);
+    let start = Start::Sync;
+    assert_eq!(acts, [Act::Restart { leg: 0, start }]);
+    let (_, said) = feed(
+        &mut merge,
+        0,
+        &(object("ADDED", "a", 8) + &bookmark(12, true)),
+        &mut out,
+    );
+    assert!(said.contains("ADDED"), "{said}");
+}
