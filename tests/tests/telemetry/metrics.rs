@@ -80,7 +80,7 @@ async fn count_what_happened() {
     for _ in 0..3 {
         assert_eq!(door.get(WEST, &[]).await.unwrap().status, 200);
     }
-    let secret = "/api/v1/namespaces/nobodys/secrets/x";
+    let secret = "/api/v1/namespaces/default/secrets/x";
     assert_eq!(door.get(secret, &[]).await.unwrap().status, 403);
     let nobody = ground.world.token_door(Some("not.a.token")).await.unwrap();
     assert_eq!(nobody.get(WEST, &[]).await.unwrap().status, 401);

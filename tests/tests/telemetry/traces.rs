@@ -118,7 +118,7 @@ async fn a_refusal_is_traced() {
     let ground = ground().await.read().await;
     let trace = new_trace();
     assert_eq!(
-        ask(&ground, "/api/v1/namespaces/nobodys/secrets/x", &trace, true).await,
+        ask(&ground, "/api/v1/namespaces/default/secrets/x", &trace, true).await,
         403
     );
     let (request, _) = request(&ground, &trace, 0).await;
@@ -133,7 +133,7 @@ async fn a_refusal_is_traced() {
     assert!(
         request
             .tag("otel.status_description")
-            .is_some_and(|why| why.contains("nobodys")),
+            .is_some_and(|why| why.contains("namespace default is outside")),
         "{:?}",
         request.tags
     );
