@@ -100,6 +100,9 @@ pub const ROLE_IMPERSONATE_USERS: &str = "portolan-router-impersonate-users";
 /// Label key of every ConfigMap of the ledger.
 pub const LABEL_LEDGER: &str = "ctrlmesh.kusionstack.io/ledger";
 
+/// Label key of every ConfigMap of the hub that says what identifies members.
+pub const LABEL_PINS: &str = "ctrlmesh.kusionstack.io/pins";
+
 /// Label key of a ShardingConfig that a root generated: the name of the root, as far as a label's value has room for it.
 pub const LABEL_ROOT: &str = "ctrlmesh.kusionstack.io/auto-sharding-root";
 

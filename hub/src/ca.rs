@@ -18,7 +18,7 @@ use portolan_wire::identity::Identity;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::pins::CONFIG_MAP_PINS;
+use crate::pins::{self, CONFIG_MAP_PINS};
 
 mod holders;
 mod stored;
@@ -47,7 +47,7 @@ pub(crate) enum CaError {
     },
     #[error(
         "Secret {namespace}/{SECRET_CA} is gone, and {members} members have joined by it: restore it from a backup; or, \
-         to begin anew, delete ConfigMap {namespace}/{CONFIG_MAP_PINS}, join every member again and enrol every router again"
+         to begin anew, delete ConfigMap {namespace}/{CONFIG_MAP_PINS} and its pages {CONFIG_MAP_PINS}-00 and so on, join every member again and enrol every router again"
     )]
     Lost { namespace: String, members: usize },
     #[error("cannot read ConfigMap {namespace}/{CONFIG_MAP_PINS}, which tells whether a CA was there before")]
@@ -263,14 +263,11 @@ pub(crate) async fn publish(client: &Client, namespace: &str, pem: &str) -> Resu
 
 /// A new CA in place of a lost one would lock everybody out who has a certificate, at once and for good.
 async fn check_nobody_joined(client: &Client, namespace: &str) -> Result<(), CaError> {
-    let pins = Api::<ConfigMap>::namespaced(client.clone(), namespace)
-        .get_opt(CONFIG_MAP_PINS)
-        .await
-        .map_err(|source| CaError::Pins {
-            namespace: namespace.to_owned(),
-            source,
-        })?;
-    match pins.and_then(|pins| pins.data).map_or(0, |data| data.len()) {
+    let counted = pins::count(client, namespace).await;
+    match counted.map_err(|source| CaError::Pins {
+        namespace: namespace.to_owned(),
+        source,
+    })? {
         0 => Ok(()),
         members => Err(CaError::Lost {
             namespace: namespace.to_owned(),

@@ -16,8 +16,8 @@ use thiserror::Error;
 const MAX_BYTES: usize = 256 * 1024;
 /// A cluster has one signing key, during rotation a few.
 const MAX_KEYS: usize = 32;
-/// Texts of all keys of a cluster, and of one: an RSA key of 8192 bits has one and a half kilobytes. The pins of all members
-/// share one object, which etcd takes a megabyte of.
+/// Texts of all keys of a cluster, and of one: an RSA key of 8192 bits has one and a half kilobytes. The pins of several
+/// members share an object, which etcd takes a megabyte of.
 const MAX_TEXTS_BYTES: usize = 16 * 1024;
 const MAX_TEXT_BYTES: usize = 2 * 1024;
 /// Kubernetes' own have 43 characters.

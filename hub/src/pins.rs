@@ -1,31 +1,37 @@
 //! What identifies each member for good: its cluster UID, its token-signing keys and its agent's key, pinned at join.
 //!
-//! One ConfigMap for all members, written with a resourceVersion precondition: "no two members share a UID or a key" is
-//! then one atomic write, also with several hubs. Public keys are no secrets. Callers: `enroll` and agent sessions pin,
-//! `app` loads.
+//! Every change is one write with a resourceVersion precondition of one ConfigMap (`stored`): "no two members share a UID or a key"
+//! is then decided on all pins as they are, also with several hubs. Public keys are no secrets. Callers: `enroll` and agent sessions
+//! pin, `app` loads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, ObjectMeta, PostParams};
+use kube::api::Api;
 use kube::{Client, Error as KubeError};
 use thiserror::Error;
 use tokio::sync::Semaphore;
+
+use self::stored::{Entries, Outcome, Stored};
 
 use crate::facts::{Facts, MemberHistory, Pin};
 use crate::index::Index;
 use crate::jwks;
 
-/// Name of the ConfigMap, in the hub's namespace.
-pub(crate) const CONFIG_MAP_PINS: &str = "portolan-pins";
+mod stored;
+
+pub(crate) use stored::{CONFIG_MAP_PINS, count};
+
 /// Longest UID of a cluster; Kubernetes' own have 36 characters.
 const MAX_UID_BYTES: usize = 128;
 /// Attempts against concurrent writers before giving up; each loss means that another hub's write went through.
 const ATTEMPTS: usize = 5;
 /// Between two writings of the members' versions: a hub that starts anew may miss a restore that took back less than this.
 const VERSIONS_NOTED_EVERY: Duration = Duration::from_mins(1);
+/// Most bytes of the pins whose members' versions are noted at a time; in a large fleet members take turns.
+const VERSIONS_MAX_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, Error)]
 pub(crate) enum PinError {
@@ -35,9 +41,9 @@ pub(crate) enum PinError {
     /// The agent's key is not the pinned one. Says nothing about the member, and so nothing in its status.
     #[error("{0}")]
     Stranger(String),
-    #[error("cannot read or write ConfigMap {CONFIG_MAP_PINS}")]
+    #[error("cannot read or write the ConfigMaps {CONFIG_MAP_PINS}")]
     Kube(#[from] KubeError),
-    #[error("ConfigMap {CONFIG_MAP_PINS} is changed too often by others")]
+    #[error("the ConfigMaps {CONFIG_MAP_PINS} are changed too often by others")]
     Contended,
 }
 
@@ -72,12 +78,7 @@ impl Pins {
 
     /// Reads all pins into the index. Done once, before anything is compiled.
     pub(crate) async fn load(&self) -> Result<(), KubeError> {
-        let pins = self
-            .api
-            .get_opt(CONFIG_MAP_PINS)
-            .await?
-            .map(|map| decode(&map))
-            .unwrap_or_default();
+        let pins = decode(&Stored::read(&self.api).await?.entries());
         self.index.write(|facts| facts.set_pins(pins));
         Ok(())
     }
@@ -146,20 +147,24 @@ impl Pins {
         self.update(cluster, change).await
     }
 
-    /// Writes down for ever which versions the members are at: all in one write, at a pace that no agent chooses.
+    /// Writes down for ever which versions the members are at: at a pace that no agent chooses.
     pub(crate) async fn keep_versions(self) {
+        let mut last = String::new();
         loop {
             tokio::time::sleep(VERSIONS_NOTED_EVERY).await;
-            if let Err(error) = self.note_versions().await {
-                tracing::warn!(%error, "cannot write down the members' versions");
+            match self.note_versions(&last).await {
+                Ok(noted) => last = noted,
+                Err(error) => tracing::warn!(%error, "cannot write down the members' versions"),
             }
         }
     }
 
-    async fn note_versions(&self) -> Result<(), PinError> {
+    /// Of the members behind `last` and then from the first one on; the last one that there was room for, in one write.
+    async fn note_versions(&self, last: &str) -> Result<String, PinError> {
+        let turn = self.index.read(|facts| turn(&facts.pins, last));
         let change = |pins: &mut BTreeMap<String, Pin>| {
             self.index.read(|facts| {
-                for (cluster, pin) in pins {
+                for (cluster, pin) in pins.iter_mut().filter(|(cluster, _)| turn.contains(cluster)) {
                     let agent = facts.agents.get(cluster).filter(|agent| !agent.owes_restore);
                     let version = agent.map_or(0, |agent| agent.version_read);
                     pin.history.version = pin.history.version.max(version);
@@ -167,7 +172,8 @@ impl Pins {
             });
             Ok(())
         };
-        self.rewrite(change).await.map(drop)
+        self.rewrite(change).await?;
+        Ok(turn.last().cloned().unwrap_or_default())
     }
 
     async fn update(
@@ -194,18 +200,14 @@ impl Pins {
     ) -> Result<bool, PinError> {
         let _turn = self.turn.acquire().await.expect("never closed");
         for _ in 0..ATTEMPTS {
-            let map = self.api.get_opt(CONFIG_MAP_PINS).await?;
-            let mut pins = map.as_ref().map(decode).unwrap_or_default();
+            let stored = Stored::read(&self.api).await?;
+            let mut pins = decode(&stored.entries());
             self.index.read(|facts| prune(facts, &mut pins));
             let before = pins.clone();
             change(&mut pins)?;
             let changed = pins != before;
-            if changed {
-                match self.store(map, &pins).await {
-                    Ok(()) => {}
-                    Err(KubeError::Api(status)) if status.is_conflict() || status.is_already_exists() => continue,
-                    Err(error) => return Err(error.into()),
-                }
+            if changed && self.store(&stored, &before, &pins).await? == Outcome::Again {
+                continue;
             }
             self.index.write(|facts| facts.set_pins(pins));
             return Ok(changed);
@@ -213,38 +215,41 @@ impl Pins {
         Err(PinError::Contended)
     }
 
-    async fn store(&self, before: Option<ConfigMap>, pins: &BTreeMap<String, Pin>) -> Result<(), KubeError> {
-        // Of a later release maybe, or mended by somebody: what cannot be read stays as it is until its member joins anew.
-        let mut data = before.as_ref().map(unreadable).unwrap_or_default();
-        self.index
-            .read(|facts| data.retain(|cluster, _| facts.members.contains_key(cluster)));
-        data.extend(pins.iter().map(|(cluster, pin)| {
-            let text = serde_json::to_string(pin).expect("a pin is plain text");
-            (cluster.clone(), text)
-        }));
-        let data = Some(data);
-        if let Some(before) = before {
-            let map = ConfigMap { data, ..before };
-            self.api.replace(CONFIG_MAP_PINS, &PostParams::default(), &map).await?;
-        } else {
-            let metadata = ObjectMeta {
-                name: Some(CONFIG_MAP_PINS.to_owned()),
-                ..ObjectMeta::default()
-            };
-            let map = ConfigMap {
-                metadata,
-                data,
-                ..ConfigMap::default()
-            };
-            self.api.create(&PostParams::default(), &map).await?;
-        }
-        Ok(())
+    /// Of a later release maybe, or mended by somebody: what cannot be read stays as it is until its member joins anew.
+    async fn store(
+        &self,
+        stored: &Stored,
+        before: &BTreeMap<String, Pin>,
+        pins: &BTreeMap<String, Pin>,
+    ) -> Result<Outcome, KubeError> {
+        let changed = pins.iter().filter(|(cluster, pin)| before.get(*cluster) != Some(*pin));
+        let changes = changed.map(|(cluster, pin)| (cluster.clone(), encode(pin))).collect();
+        let known: Vec<_> = self.index.read(|facts| facts.members.keys().cloned().collect());
+        let is_known = |cluster: &str| known.binary_search_by(|known| known.as_str().cmp(cluster)).is_ok();
+        stored.write(&self.api, changes, is_known).await
     }
 }
 
-fn decode(map: &ConfigMap) -> BTreeMap<String, Pin> {
-    let entries = map.data.iter().flatten();
+/// The members whose versions are noted next, in the order of their turns.
+fn turn(pins: &BTreeMap<String, Pin>, last: &str) -> Vec<String> {
+    let after = pins.iter().filter(|(cluster, _)| cluster.as_str() > last);
+    let again = pins.iter().filter(|(cluster, _)| cluster.as_str() <= last);
+    let mut room = VERSIONS_MAX_BYTES;
+    let fitting = after.chain(again).take_while(|(cluster, pin)| {
+        let left = room.checked_sub(cluster.len() + encode(pin).len());
+        room = left.unwrap_or_default();
+        left.is_some()
+    });
+    fitting.map(|(cluster, _)| cluster.clone()).collect()
+}
+
+fn encode(pin: &Pin) -> String {
+    serde_json::to_string(pin).expect("a pin is plain text")
+}
+
+fn decode(entries: &Entries) -> BTreeMap<String, Pin> {
     entries
+        .iter()
         .filter_map(|(cluster, text)| match serde_json::from_str(text) {
             Ok(pin) => Some((cluster.clone(), pin)),
             Err(error) => {
@@ -253,12 +258,6 @@ fn decode(map: &ConfigMap) -> BTreeMap<String, Pin> {
             }
         })
         .collect()
-}
-
-fn unreadable(map: &ConfigMap) -> BTreeMap<String, String> {
-    let mut entries = map.data.clone().unwrap_or_default();
-    entries.retain(|_, text| serde_json::from_str::<Pin>(text).is_err());
-    entries
 }
 
 /// Forgets members that are gone or were replaced by an object of the same name.
@@ -343,153 +342,4 @@ fn check(cluster: &str, wanted: &Pin, pins: &BTreeMap<String, Pin>) -> Result<()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pin(cluster_uid: &str, key: &str) -> Pin {
-        Pin {
-            member_uid: format!("object-of-{cluster_uid}"),
-            cluster_uid: cluster_uid.to_owned(),
-            signing_keys: vec![format!(r#"{{"kty":"RSA","n":"{key}","e":"AQAB"}}"#)],
-            agent_keys: Vec::new(),
-            history: MemberHistory::default(),
-        }
-    }
-
-    /// Keys before, what is shown, and keys after.
-    type Case<'a> = (&'a [&'a str], AgentKey<'a>, Option<&'a [&'a str]>);
-
-    #[test]
-    fn an_agent_has_the_key_that_was_certified_last_and_the_one_before() {
-        let with = |keys: &[&str]| Pin {
-            agent_keys: keys.iter().map(|key| (*key).to_owned()).collect(),
-            ..pin("uid", "k")
-        };
-        let renewed = AgentKey::Renewed {
-            presented: "a",
-            issued: "b",
-        };
-        let cases: [Case<'_>; 9] = [
-            (&[], AgentKey::Presented("a"), Some(&["a"])),
-            (&["a"], AgentKey::Presented("a"), Some(&["a"])),
-            (&["b", "a"], AgentKey::Presented("a"), Some(&["b", "a"])),
-            (&["b", "c"], AgentKey::Presented("a"), None),
-            (&["b", "a"], AgentKey::Enrolled("c"), Some(&["c"])),
-            (&[], renewed, Some(&["b", "a"])),
-            (&["a"], renewed, Some(&["b", "a"])),
-            (&["c", "a"], renewed, Some(&["b", "a"])),
-            (&["b"], renewed, None),
-        ];
-        for (before, key, after) in cases {
-            let keys = agent_keys("east", Some(&with(before)), key);
-            assert_eq!(
-                keys.ok(),
-                after.map(|after| with(after).agent_keys),
-                "{before:?} {key:?}"
-            );
-        }
-        assert!(agent_keys("east", None, AgentKey::Presented("a")).is_err());
-    }
-
-    /// A ConfigMap that is stored at once and answers its first write late.
-    fn slow_first_answer() -> Client {
-        let state = Arc::new(parking_lot::Mutex::new((0, None::<serde_json::Value>)));
-        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-            let state = state.clone();
-            async move {
-                let (head, body) = request.into_parts();
-                let body = http_body_util::BodyExt::collect(body).await.unwrap().to_bytes();
-                let (answer, late) = {
-                    let mut state = state.lock();
-                    if head.method != http::Method::GET {
-                        state.0 += 1;
-                        let mut map: serde_json::Value = serde_json::from_slice(&body).unwrap();
-                        map["metadata"]["resourceVersion"] = state.0.to_string().into();
-                        state.1 = Some(map);
-                    }
-                    (state.1.clone(), head.method != http::Method::GET && state.0 == 1)
-                };
-                if late {
-                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-                }
-                let code = if answer.is_some() { 200 } else { 404 };
-                let status =
-                    serde_json::json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"});
-                let body = kube::client::Body::from(answer.unwrap_or(status).to_string().into_bytes());
-                Ok::<_, std::convert::Infallible>(http::Response::builder().status(code).body(body).unwrap())
-            }
-        });
-        Client::new(service, "default")
-    }
-
-    fn index_of(members: &[(&str, &Pin)]) -> Arc<Index> {
-        let index = Arc::<Index>::default();
-        for (cluster, pin) in members {
-            let kind = kube::api::ApiResource::erase::<portolan_crds::MemberCluster>(&());
-            let spec = serde_json::json!({"spec": {"accept": true}});
-            let mut object = kube::api::DynamicObject::new(cluster, &kind).data(spec);
-            object.metadata.uid = Some(pin.member_uid.clone());
-            index.write(|facts| facts.apply_member(&object));
-        }
-        index
-    }
-
-    #[tokio::test]
-    async fn a_pin_that_cannot_be_read_is_not_lost_by_another() {
-        const PATH: &str = "/api/v1/namespaces/system/configmaps/portolan-pins";
-        let objects = crate::testing::Objects::default();
-        let data = serde_json::json!({"west": "of a later release", "gone": "of nobody"});
-        let map = serde_json::json!({"metadata": {"name": CONFIG_MAP_PINS, "resourceVersion": "1"}, "data": data});
-        objects.lock().insert(PATH.to_owned(), map);
-        let (east, west) = (pin("uid-e", "ke"), pin("uid-w", "kw"));
-        let index = index_of(&[("east", &east), ("west", &west)]);
-        let pins = Pins::new(crate::testing::scripted_api(objects.clone()), "system", index);
-        pins.pin("east", &east, AgentKey::Enrolled("e")).await.unwrap();
-        let data = objects.lock()[PATH]["data"].clone();
-        assert_eq!(data["west"], "of a later release");
-        assert_eq!(data["gone"], serde_json::Value::Null);
-        assert!(data["east"].as_str().unwrap().contains("uid-e"));
-        let long = pin(&"u".repeat(1000), "k");
-        assert!(pins.pin("north", &long, AgentKey::Enrolled("n")).await.is_err());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_late_answer_overwrites_no_later_pin() {
-        let (east, west) = (pin("uid-e", "ke"), pin("uid-w", "kw"));
-        let index = index_of(&[("east", &east), ("west", &west)]);
-        let pins = Pins::new(slow_first_answer(), "system", index.clone());
-        let later = async {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            pins.pin("west", &west, AgentKey::Enrolled("w")).await
-        };
-        let (first, second) = tokio::join!(pins.pin("east", &east, AgentKey::Enrolled("e")), later);
-        assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
-        let known: Vec<_> = index.read(|facts| facts.pins.keys().cloned().collect());
-        assert_eq!(known, ["east", "west"]);
-    }
-
-    #[test]
-    fn a_cluster_joins_once_and_a_name_stays_with_its_cluster() {
-        let pins = BTreeMap::from([
-            ("east".to_owned(), pin("uid-e", "ke")),
-            ("west".to_owned(), pin("uid-w", "kw")),
-        ]);
-        assert_eq!(check("east", &pin("uid-e", "ke"), &pins), Ok(()));
-        assert_eq!(
-            check("east", &pin("uid-e", "rotated"), &pins),
-            Ok(()),
-            "a member may rotate its keys"
-        );
-        assert_eq!(check("north", &pin("uid-n", "kn"), &pins), Ok(()));
-        let cases = [
-            ("east", pin("uid-x", "kx"), "pinned to the cluster with UID uid-e"),
-            ("north", pin("uid-w", "kn"), "as west"),
-            ("north", pin("uid-n", "kw"), "member west signs by the same"),
-            ("east", pin("uid-e", "kw"), "member west signs by the same"),
-        ];
-        for (cluster, wanted, text) in cases {
-            let refusal = check(cluster, &wanted, &pins).unwrap_err();
-            assert!(refusal.contains(text), "{refusal}");
-        }
-    }
-}
+mod tests;
