@@ -24,7 +24,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_STREAMS: u32 = 16;
 /// An agent's whole inventory with labels; ten thousand namespaces are some megabytes.
 const MAX_AGENT_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
-/// A router's Hello with all that it holds.
+/// A router's Hello with what it holds, as far as there is room (`HELLO_KNOWN_MAX_BYTES`).
 const MAX_ROUTER_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// A CSR and a JWKS document, from anybody at all.
 const MAX_ENROLL_MESSAGE_BYTES: usize = 512 * 1024;

@@ -360,9 +360,20 @@ impl TestHub {
     }
 
     pub(crate) async fn router_over(&self, channel: Channel, hello: v1::RouterHello) -> Result<TestRouter, Status> {
+        self.router_saying(channel, vec![v1::router_message::Kind::Hello(hello)])
+            .await
+    }
+
+    /// A router that begins with these messages.
+    pub(crate) async fn router_saying(
+        &self,
+        channel: Channel,
+        said: Vec<v1::router_message::Kind>,
+    ) -> Result<TestRouter, Status> {
         let (outbox, messages) = mpsc::channel(16);
-        let said = v1::router_message::Kind::Hello(hello);
-        outbox.send(v1::RouterMessage { kind: Some(said) }).await.unwrap();
+        for kind in said {
+            outbox.send(v1::RouterMessage { kind: Some(kind) }).await.unwrap();
+        }
         let updates = RouterControlClient::new(channel)
             .connect(ReceiverStream::new(messages))
             .await?

@@ -14,7 +14,6 @@ use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, POLICIE
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
-use portolan_wire::v1::router_message::Kind as Said;
 use portolan_wire::v1::router_update::Kind as Told;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -23,7 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::offers::Offers;
 use super::transaction::{Holding, Transaction};
-use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
+use super::{OUTBOUND, Outbound, end, next_epoch, send, welcome};
 use crate::access::AccessReviewer;
 use crate::acks::{Acks, Held, LedgerPosition, Renewals, RouterState};
 use crate::ca::{Authorities, Holder};
@@ -36,7 +35,10 @@ use crate::routers::{Enrolled, Routers};
 use crate::shares::Arbiter;
 
 mod hear;
+mod introduction;
 mod tell;
+
+use introduction::introduction;
 
 /// A router that does not answer a transaction by then is not following; its stream is ended, and it comes back.
 const ACK_TIMEOUT: Duration = Duration::from_mins(1);
@@ -83,9 +85,7 @@ impl RouterControl for RouterService {
         };
         let enrolled = self.routers.check(&router, &peer.key_hash()?)?;
         let mut inbound = request.into_inner();
-        let Some(Said::Hello(hello)) = first(&mut inbound).await?.kind else {
-            return Err(Status::invalid_argument("the first message must be a hello"));
-        };
+        let hello = introduction(&mut inbound).await?;
         let welcome = v1::Welcome {
             longest_lease_seconds: u32::try_from(self.longest_lease.as_secs()).unwrap_or(u32::MAX),
             ..welcome(hello.protocol, hello.oldest_protocol)?

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 
 use crate::access::AccessReviewer;
 
+/// Most bytes of a ConfigMap's data.
+const CONFIG_MAP_MAX_BYTES: usize = 1024 * 1024;
+
 /// What it keeps, by path.
 pub(crate) type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
 
@@ -117,10 +120,22 @@ fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u
         body["status"] = json!({"allowed": body["spec"]["user"] == "ada", "reason": "scripted"});
         return (201, body);
     }
+    let data = body["data"].as_object().into_iter().flatten();
+    if path.contains("/configmaps")
+        && data.filter_map(|(_, text)| text.as_str()).map(str::len).sum::<usize>() > CONFIG_MAP_MAX_BYTES
+    {
+        return refuse(422, "Invalid");
+    }
     let mut objects = objects.lock();
     match head.method.as_str() {
         "GET" if path.ends_with("/configmaps") => {
-            let of_folder = objects.iter().filter(|(name, _)| name.starts_with(&path));
+            // Existence of one label is all that is asked for.
+            let query = head.uri.query().unwrap_or_default().replace("%2F", "/");
+            let label = query.split('&').find_map(|word| word.strip_prefix("labelSelector="));
+            let selected = |object: &Value| label.is_none_or(|label| !object["metadata"]["labels"][label].is_null());
+            let of_folder = objects
+                .iter()
+                .filter(|(name, object)| name.starts_with(&path) && selected(object));
             let items: Vec<_> = of_folder.map(|(_, object)| object.clone()).collect();
             let list = json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": items});
             (200, list)

@@ -37,6 +37,10 @@ pub const REPORT_PAGES: &str = "report-pages";
 /// Most bytes of a message by which an agent reports, to a hub that takes its deltas in several.
 pub const REPORT_PAGE_MAX_BYTES: usize = 1024 * 1024;
 
+/// Most bytes of what a router's Hello names as held, and of one page of it before the Hello: with all else a Hello stays below the
+/// 16 MiB of a message that hubs take.
+pub const HELLO_KNOWN_MAX_BYTES: usize = 15 * 1024 * 1024;
+
 /// Most bytes of one object's labels that agents tell: far less is in use. The API server bounds them by the object's size alone.
 pub const LABELS_MAX_BYTES: usize = 64 * 1024;
 

@@ -7,6 +7,7 @@
 
 mod held;
 mod hub_state;
+mod introduction;
 mod metrics;
 mod narrows;
 mod policies;

@@ -45,7 +45,7 @@ impl RouterSession {
             Some(Said::CatchUp(question)) => self.catches_up = Some(question.id),
             Some(Said::LastAnswersQuery(query)) => self.tell_last_answers(query).await?,
             Some(Said::NamespaceQuery(query)) => self.tell_namespace(query).await?,
-            Some(Said::Hello(_)) => return Err(Status::invalid_argument("a second hello")),
+            Some(Said::Hello(_) | Said::Known(_)) => return Err(Status::invalid_argument("a second hello")),
             Some(Said::Policies(report)) => self.hear_policies(report),
             Some(Said::WritesAnswered(answered)) => self.hear_answered(answered)?,
             Some(Said::Locks(report)) => self.hear_locks(report),

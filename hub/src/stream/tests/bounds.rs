@@ -273,3 +273,41 @@ async fn a_router_is_told_which_members_have_a_namespace() {
     assert_eq!(find("nowhere").await, ["", "east", "invented"], "it had none");
     assert_eq!(find("ns-w").await, ["west", "east", "invented"]);
 }
+
+/// A router that holds more than one message has room for is told what of it is gone, and nothing that it has.
+#[tokio::test]
+async fn a_router_that_holds_much_says_it_in_pages() {
+    let hub = TestHub::start().await;
+    let _agents = two_shards(&hub).await;
+    let mut first = hub.router("gateway", Vec::new()).await;
+    let told = first.transaction().await;
+    first.ack(told.nonce).await;
+    drop(first);
+    let held = told.upserted.iter().map(|resource| v1::KnownResource {
+        r#ref: resource.reference(),
+        version: resource.version.clone(),
+    });
+    let held: Vec<_> = held.collect();
+    let gone = |number: usize| v1::KnownResource {
+        r#ref: Some(v1::ResourceRef {
+            kind: v1::ResourceKind::Shard.into(),
+            name: format!("ops/gone-{number}"),
+        }),
+        version: "v".repeat(4_096),
+    };
+    let gone: Vec<_> = (0..5_000).map(gone).collect();
+    let (here, there) = gone.split_at(2_500);
+    let page = |known: &[v1::KnownResource]| RouterSaid::Known(v1::KnownPage { known: known.to_vec() });
+    let hello = v1::RouterHello {
+        protocol: portolan_wire::protocol::PROTOCOL,
+        capabilities: vec![portolan_wire::protocol::CURSOR_FORMAT_2.to_owned()],
+        known: held,
+        ..v1::RouterHello::default()
+    };
+    let gateway = Identity::Router("gateway".to_owned());
+    let said = vec![page(here), page(there), RouterSaid::Hello(hello)];
+    let mut router = hub.router_saying(hub.channel(Some(&gateway)), said).await.unwrap();
+    let told = router.transaction().await;
+    assert_eq!((told.upserted.len(), told.removed.len()), (0, 5_000));
+    router.ack(told.nonce).await;
+}

@@ -533,7 +533,7 @@ impl BucketAlgorithm {
 pub struct RouterMessage {
     #[prost(
         oneof = "router_message::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18, 22"
     )]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
@@ -569,6 +569,8 @@ pub mod router_message {
         HeldLocks(super::HeldLocks),
         #[prost(message, tag = "18")]
         NamespaceQuery(super::NamespaceQuery),
+        #[prost(message, tag = "22")]
+        Known(super::KnownPage),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -595,7 +597,8 @@ pub struct RouterHello {
     pub seen_incarnation: ::prost::alloc::string::String,
     #[prost(uint64, tag = "8")]
     pub seen_view_revision: u64,
-    /// What the router still holds (from before the stream broke, or from its state file), so that only differences are sent.
+    /// What the router still holds (from before the stream broke, or from its state file), so that only differences are sent. Beside
+    /// what KnownPages have told before.
     #[prost(message, repeated, tag = "4")]
     pub known: ::prost::alloc::vec::Vec<KnownResource>,
     /// As in AgentHello.
@@ -630,6 +633,13 @@ pub struct KnownResource {
     pub r#ref: ::core::option::Option<ResourceRef>,
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
+}
+/// Some of what the router still holds, before its Hello: a hub that does not know of pages refuses what it cannot take whole, and
+/// never takes a part for all.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct KnownPage {
+    #[prost(message, repeated, tag = "1")]
+    pub known: ::prost::alloc::vec::Vec<KnownResource>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouterUpdate {
@@ -1649,7 +1659,7 @@ pub mod router_control_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// One stream per router, mTLS. First RouterHello, answered by Welcome; then transactions: resources and removals closed
+    /// One stream per router, mTLS. First RouterHello, behind KnownPages if it holds much, answered by Welcome; then transactions: resources and removals closed
     /// by a Commit, each answered by one Ack, Nack or Unsaved before the next is sent.
     #[derive(Debug, Clone)]
     pub struct RouterControlClient<T> {
@@ -1770,7 +1780,7 @@ pub mod router_control_server {
             request: tonic::Request<tonic::Streaming<super::RouterMessage>>,
         ) -> std::result::Result<tonic::Response<Self::ConnectStream>, tonic::Status>;
     }
-    /// One stream per router, mTLS. First RouterHello, answered by Welcome; then transactions: resources and removals closed
+    /// One stream per router, mTLS. First RouterHello, behind KnownPages if it holds much, answered by Welcome; then transactions: resources and removals closed
     /// by a Commit, each answered by one Ack, Nack or Unsaved before the next is sent.
     #[derive(Debug)]
     pub struct RouterControlServer<T> {

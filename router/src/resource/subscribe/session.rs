@@ -20,6 +20,7 @@ use tonic::Streaming;
 
 use super::held;
 use super::hub_state::HubState;
+use super::introduction::introduction;
 use super::policies::PolicyReports;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
@@ -91,11 +92,15 @@ impl Session {
             process: state.process(),
             earlier_answered: state.routing().writes.is_earlier_answered(),
         };
-        outbox
-            .try_send(message(Out::Hello(hello)))
-            .map_err(|_| SessionError::Slow("take our Hello"))?;
-        let opened = tokio::time::timeout(OPEN_TIMEOUT, client.connect(ReceiverStream::new(messages)));
-        let updates = opened.await.map_err(|_| SessionError::Slow("answer"))??.into_inner();
+        let told = async {
+            for message in introduction(hello) {
+                // If the stream is gone, its answer says why.
+                let _ = outbox.send(message).await;
+            }
+        };
+        let opened = async { tokio::join!(told, client.connect(ReceiverStream::new(messages))).1 };
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await;
+        let updates = opened.map_err(|_| SessionError::Slow("answer"))??.into_inner();
         Ok(Self {
             outbox,
             updates,
