@@ -131,6 +131,9 @@ struct LegStream {
     unreadable: u32,
     refused: u32,
     hurried: u32,
+    /// Times in a row that its member ended it at once, and what was seen of the member when it was connected last.
+    short: u32,
+    seen: u64,
     /// What it was connected for has been read: whatever is asked next is asked at once.
     through: bool,
     /// While it is listed what the client holds: as the client was answered from.
@@ -363,7 +366,7 @@ impl MergedWatch {
                     let reason = if ordered { Reason::Injected } else { Reason::Broken };
                     self.lost(index, reason, &error.to_string());
                 }
-                Poll::Ready(None) => self.lost(index, Reason::Ended, "the member ended it"),
+                Poll::Ready(None) => self.ended(index),
             },
         }
         true

@@ -10,7 +10,7 @@ use portolan_merge::watch::{Act, Expiry, Listing, Start};
 use portolan_runtime::{Backoff, Wakes};
 use tokio::time::Instant;
 
-use super::{Failed, LegStream, Link, MergedWatch, RETRY_FIRST, RETRY_MOST, Reason};
+use super::{Failed, LegStream, Link, MergedWatch, RETRY_FIRST, RETRY_MOST, Reason, SHORTEST};
 use crate::decision::plan::FanOut;
 use crate::resource::upstream::Body;
 use crate::stage::fanout::connect::{Answered, Away, Wish, connect, watch_legs};
@@ -44,6 +44,12 @@ fn reason_of(cause: Expiry) -> &'static str {
     }
 }
 
+/// What a member says that has forgotten where a watch stood.
+fn gone(shape: Shape) -> Bytes {
+    let fault = Fault::Expired("too old resource version".to_owned());
+    reply::error_event(&fault, shape.media())
+}
+
 impl LegStream {
     pub(super) fn new(link: Link, waker: Waker, shown: Arc<OpenLeg>) -> Self {
         let live = matches!(link, Link::Live(_));
@@ -61,6 +67,8 @@ impl LegStream {
             unreadable: 0,
             refused: 0,
             hurried: 0,
+            short: 0,
+            seen: 0,
             through: false,
             held_by: None,
             injection: None,
@@ -89,7 +97,9 @@ impl LegStream {
     }
 
     fn wait(&mut self, reason: Reason) -> Duration {
-        if std::mem::take(&mut self.through) || (reason == Reason::Replanned && self.since.is_some()) {
+        // Who ends all that is asked is not asked without a pause for having been listed.
+        let through = std::mem::take(&mut self.through) && self.short == 0;
+        if through || (reason == Reason::Replanned && self.since.is_some()) {
             // Nothing went wrong with it.
             self.since = None;
             self.backoff.reset();
@@ -160,6 +170,22 @@ impl MergedWatch {
             }
         }
         self.next_acts();
+    }
+
+    /// Its member has ended it. One that ends a watch at once, again and again, does not go on from there, and does not say so: it is
+    /// read anew, as one that has forgotten where the watch stood.
+    pub(super) fn ended(&mut self, index: usize) {
+        let view = self.merge.leg_state(index);
+        let leg = &mut self.legs[index];
+        let young = leg.since.is_some_and(|since| since.elapsed() < SHORTEST);
+        let is_short = view.synced && young && view.seen == leg.seen;
+        leg.short = if is_short { leg.short + 1 } else { 0 };
+        if !is_short || leg.short % ATTEMPTS != 0 {
+            return self.lost(index, Reason::Ended, "the member ended it");
+        }
+        let why = format!("the member ended it at once {} times, without an event", leg.short);
+        tracing::warn!(cluster = %leg.shown.cluster, why, "a leg of a watch is read anew");
+        self.push(index, gone(self.shape));
     }
 
     fn foreign(&self, index: usize, events: u64) {
@@ -344,6 +370,7 @@ impl MergedWatch {
                 let leg = &mut self.legs[index];
                 leg.link = Link::Live(leg.inject(self.shape, response.into_body()));
                 leg.since = Some(Instant::now());
+                leg.seen = self.merge.leg_state(index).seen;
                 leg.touched = true;
                 if !self.merge.is_telling_change(index) {
                     leg.refused = 0;
@@ -357,8 +384,7 @@ impl MergedWatch {
                 self.lost(index, Reason::Absent, "the member does not serve the kind");
             }
             Answered::Gone => {
-                let fault = Fault::Expired("too old resource version".to_owned());
-                self.push(index, reply::error_event(&fault, self.shape.media()));
+                self.push(index, gone(self.shape));
             }
             Answered::Refused(response) => {
                 // Before 1.32 members know no watch-list, and say so.

@@ -194,6 +194,46 @@ async fn a_member_that_forgot_where_a_resumed_watch_stood_lists_what_was_there()
     assert_eq!(seen, ["MODIFIED c", "DELETED a"]);
 }
 
+/// A member that ends a resumed watch without a word is not asked the same for ever.
+#[tokio::test]
+async fn a_member_that_ends_a_resumed_watch_at_once_is_read_anew() {
+    let mut world = World::new(&["east", "west"]).await;
+    let query = format!("resourceVersion={}&allowWatchBookmarks=true", world.cursor(&[10, 20]));
+    let (mut watch, mut streams) = world.open(&query).await;
+    streams[0].1.send_data(Bytes::new(), true).unwrap();
+    let ending = async {
+        for _ in 1..3 {
+            let (path, mut stream) = world.members[0].opens().await;
+            assert!(
+                path.contains("watch=") && path.contains("resourceVersion=10&"),
+                "{path}"
+            );
+            stream.send_data(Bytes::new(), true).unwrap();
+        }
+        let (path, mut list) = world.members[0].opens().await;
+        let lists = path.contains("resourceVersion=10&") && path.contains("resourceVersionMatch=Exact");
+        assert!(lists, "{path}");
+        list.send_data(page(&["a"], ""), true).unwrap();
+        let (path, mut east) = world.members[0].opens().await;
+        assert!(path.contains("sendInitialEvents=true"), "{path}");
+        let now = [event("ADDED", "b", 12), bookmark(13, true)];
+        east.send_data(now.concat().into(), false).unwrap();
+        east
+    };
+    let reading = async {
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            let event = watch.next().await.unwrap();
+            let name = event["object"]["metadata"]["name"].as_str();
+            seen.extend(name.map(|name| format!("{} {name}", event["type"].as_str().unwrap())));
+        }
+        seen
+    };
+    let (_east, mut seen) = tokio::join!(ending, reading);
+    seen.sort();
+    assert_eq!(seen, ["ADDED b", "DELETED a"]);
+}
+
 #[tokio::test]
 async fn the_only_members_history_is_told_in_order_where_the_member_forgot_it() {
     let mut world = World::new(&["east"]).await;
