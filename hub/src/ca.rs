@@ -47,7 +47,8 @@ pub(crate) enum CaError {
     },
     #[error(
         "Secret {namespace}/{SECRET_CA} is gone, and {members} members have joined by it: restore it from a backup; or, \
-         to begin anew, delete ConfigMap {namespace}/{CONFIG_MAP_PINS} and its pages {CONFIG_MAP_PINS}-00 and so on, join every member again and enrol every router again"
+         to begin anew, delete ConfigMap {namespace}/{CONFIG_MAP_PINS} and its pages ({CONFIG_MAP_PINS}-00 and so on), join \
+         every member again and enrol every router again"
     )]
     Lost { namespace: String, members: usize },
     #[error("cannot read ConfigMap {namespace}/{CONFIG_MAP_PINS}, which tells whether a CA was there before")]
