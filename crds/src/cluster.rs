@@ -200,7 +200,7 @@ pub struct MemberClusterStatus {
     /// metadata.generation that the rest of the status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Accepted, Joined, Available, CredentialsReady, LabelsSynced.
+    /// Accepted, Joined, Available, CredentialsReady, LabelsSynced, NothingLeftOut.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,

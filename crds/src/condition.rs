@@ -38,6 +38,8 @@ pub enum ConditionType {
     CredentialsReady,
     /// MemberCluster: every object has its labels.
     LabelsSynced,
+    /// MemberCluster: its agent tells all, and labels all, that shards ask for there.
+    NothingLeftOut,
     /// CircuitBreaker and FaultInjection: something comes of it now; nobody has withdrawn or stopped it, nor is it over.
     Active,
     /// CircuitBreaker and FaultInjection: there are callers that it holds.
@@ -58,8 +60,8 @@ pub enum ConditionReason {
     /// The spec uses fields that this version does not serve; the message names them.
     NotImplemented,
     /// What the ShardingConfigs of the namespace would weigh together is more than the hub keeps for one; the message says what
-    /// weighs how much. The last accepted spec stays in force. Of condition Distributed: what they ask of an agent is more than it
-    /// is asked for one.
+    /// weighs how much. The last accepted spec stays in force. Of conditions Distributed and NothingLeftOut: what they ask of an agent
+    /// is more than it is asked for one, or an object has too many labels.
     TooMuch,
     /// `spec.accept` is false.
     NotAccepted,

@@ -54,6 +54,7 @@ fn clusters(clusters: &Vec<MemberCluster>) -> String {
         "AVAILABLE",
         "CREDENTIALS",
         "LABELS",
+        "ALL TOLD",
         "VERSION",
         "LATENCY",
         "NAMESPACES",
@@ -85,6 +86,7 @@ fn cluster_row(cluster: &MemberCluster) -> Vec<String> {
         condition("Available"),
         condition("CredentialsReady"),
         condition("LabelsSynced"),
+        condition("NothingLeftOut"),
         status.kubernetes_version.clone().unwrap_or_default(),
         status
             .api_latency_milliseconds

@@ -98,6 +98,7 @@ fn what_one_shard_limits_is_labelled_in_its_own_members_and_within_bounds() {
     let bytes = prost::Message::encoded_len(&orders.to_wire());
     assert!(bytes < 1 << 20, "{bytes}");
     assert!(orders.left_out().kinds("evil") > 1_000 && orders.left_out().kinds("ops") == 0);
+    assert_eq!(orders.left_out().by_author()["evil"].0, orders.left_out().kinds("evil"));
     let mut all = spec(&[("east", &["a"])]);
     all.limits = limits(&["*".to_owned()], &["*".to_owned()]);
     fleet.apply_of(&ShardName::new("evil", "evil").unwrap(), all);

@@ -20,6 +20,10 @@ use super::{Routers, Sources, figures_period};
 use crate::compile::{AgentOrders, Ref, World, some_of};
 use crate::facts::{AgentReport, Facts, MemberObject, Pin};
 
+mod left_out;
+
+use left_out::left_out;
+
 /// Three heartbeats of five seconds that did not come.
 const HEARTBEAT_LOST_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
@@ -54,6 +58,7 @@ pub(super) fn status(sources: Sources<'_>, cluster: &str, member: &MemberObject)
             now,
         ),
         labels(agent, facts.silent.contains(cluster), unconfirmed),
+        left_out(agent, world.agent_configs.get(cluster)),
     ];
     if facts.withdrawn(cluster).is_some() {
         // What its agent says counts no more.

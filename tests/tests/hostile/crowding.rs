@@ -69,6 +69,8 @@ async fn what_one_author_asks_for_keeps_nobody_elses_pods_from_being_known() {
         "kinds more than are labelled for one in east",
     )
     .await;
+    looks_after_east(&hub, "evil/fat-0 (").await;
+    looks_after_east(&hub, "of namespace evil").await;
     becomes_a_caller(world, "before").await;
     let dir = argument(world.fleet.dir());
     let restart = ["dev", "restart", "hub", "--dir", &dir].map(ToOwned::to_owned);
@@ -99,6 +101,17 @@ async fn fat_pods(world: &World) {
         let create = || async { pods.create(&PostParams::default(), &pod).await };
         eventually("a fat Pod is made", create).await;
     }
+}
+
+/// Whoever looks after the member is told, too.
+async fn looks_after_east(hub: &Kubectl, words: &str) {
+    let path = "jsonpath={.status.conditions[?(@.type==\"NothingLeftOut\")].message}";
+    let look = ["get", "membercluster", "east", "-o", path];
+    eventually("it is told of the member", || async {
+        let said = hub.ok(&look).await.map_err(|error| error.to_string())?;
+        if said.contains(words) { Ok(()) } else { Err(said) }
+    })
+    .await;
 }
 
 /// The condition's message has these words.

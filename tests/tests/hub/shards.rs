@@ -18,7 +18,14 @@ async fn statuses_tell_what_is_so() {
         .follow("the caller's view", |router| router.holds("east/uid-operator-0"))
         .await;
     let looking = async {
-        for condition in ["Accepted", "Joined", "Available", "CredentialsReady", "LabelsSynced"] {
+        for condition in [
+            "Accepted",
+            "Joined",
+            "Available",
+            "CredentialsReady",
+            "LabelsSynced",
+            "NothingLeftOut",
+        ] {
             scene.member_says("east", condition, "True/Ok").await;
         }
         for condition in [

@@ -41,6 +41,18 @@ impl LeftOut {
         self.kinds.get(namespace).copied().unwrap_or_default()
     }
 
+    /// How many kinds, and how many selectors of callers, by namespace of the ShardingConfigs that ask for them.
+    pub(crate) fn by_author(&self) -> BTreeMap<&str, (usize, usize)> {
+        let kinds = self.kinds.iter().map(|(author, kinds)| (author, (*kinds, 0)));
+        let selectors = self.selectors.iter().map(|(author, texts)| (author, (0, texts.len())));
+        let mut all = BTreeMap::new();
+        for (author, (kinds, selectors)) in kinds.chain(selectors) {
+            let sum: &mut (usize, usize) = all.entry(author.as_str()).or_default();
+            *sum = (sum.0 + kinds, sum.1 + selectors);
+        }
+        all
+    }
+
     /// Whether the agent does not look for the Pods that the selector of this shard chooses.
     pub(crate) fn has_selector(&self, shard: &ShardName, selector: &str) -> bool {
         let selectors = self.selectors.get(shard.namespace());

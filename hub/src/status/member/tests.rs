@@ -43,7 +43,7 @@ fn a_member_that_is_not_accepted_any_more_was_withdrawn() {
     };
     let conditions = status(sources, "east", &member("one", false)).conditions;
     let said = |condition: &&Condition| condition.message.starts_with("withdrawn: ");
-    assert_eq!(conditions.iter().filter(said).count(), 4, "{conditions:?}");
+    assert_eq!(conditions.iter().filter(said).count(), 5, "{conditions:?}");
     let withdrawn = found(member("one", false));
     assert_eq!(
         (withdrawn.status, withdrawn.reason),
