@@ -219,6 +219,15 @@ mod tests {
             (StatusCode::OK, &json!("ns-b")),
             "{told}"
         );
+        let lost = json!([{"name": "east", "namespaces": ["ns-z"]}, {"selector": {"matchLabels": {"region": "mars"}}}]);
+        let (_, told) = ask(&pages, post(&json!([object("b", &lost)]))).await;
+        let unresolved = &told["plan"]["unresolved"][0];
+        assert_eq!(unresolved["shard"], "ops/b", "{told}");
+        let message = unresolved["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("spec.clusters[1].selector: chooses no MemberCluster"),
+            "{message}"
+        );
         let (status, told) = ask(
             &pages,
             post(&json!([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}])),
@@ -226,6 +235,26 @@ mod tests {
         .await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert!(told["error"].as_str().unwrap().contains("Pod"), "{told}");
+    }
+
+    /// Also where nothing changes: a file that was applied before, and was refused then.
+    #[tokio::test]
+    async fn members_that_are_not_there_are_told_of_what_the_hub_has_already() {
+        let mut fleet = Fleet::new(&["ns-a"]);
+        fleet.apply("a", &json!([{"name": "east", "namespaces": ["ns-a"]}]));
+        let misspelt = json!([{"name": "east", "namespaces": ["ns-z"]}, {"name": "wset"}]);
+        fleet.apply("b", &misspelt);
+        let world = fleet.compile();
+        let pages = pages(&fleet, Some(world));
+        let (_, told) = ask(&pages, post(&json!([object("b", &misspelt)]))).await;
+        assert_eq!(told["plan"]["unchanged"], json!(["ops/b"]), "{told}");
+        let refused = &told["plan"]["refused"][0];
+        assert_eq!(
+            (&refused["shard"], &refused["reason"]),
+            (&json!("ops/b"), &json!("UnknownCluster")),
+            "{told}"
+        );
+        assert!(refused["message"].as_str().unwrap().contains("\"wset\""), "{told}");
     }
 
     #[tokio::test]

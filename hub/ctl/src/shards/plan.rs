@@ -112,6 +112,13 @@ pub(super) fn show(answer: &Value, wide: bool) -> String {
         let [shard, reason, message] = ["shard", "reason", "message"].map(|key| text(&refused[key]));
         let _ = writeln!(told, "{shard}: would be refused, {reason}: {message}; {rest}");
     }
+    for unresolved in items(&plan["unresolved"]) {
+        let [shard, reason, message] = ["shard", "reason", "message"].map(|key| text(&unresolved[key]));
+        let _ = writeln!(
+            told,
+            "{shard}: would not have all that it asks for, {reason}: {message}"
+        );
+    }
     for name in texts(&plan["freed"]) {
         let _ = writeln!(told, "{name}: its present spec is refused now, and would be taken then");
     }
@@ -231,6 +238,16 @@ mod tests {
             "{told}"
         );
         assert_eq!(exit_code(&refused), REFUSED);
+        let mut misspelt = answer();
+        misspelt["plan"]["unresolved"] = json!([{"shard": "ops/b", "reason": "UnknownCluster", "message": "spec.clusters[0].name: no MemberCluster is named \"wset\""}]);
+        let told = show(&misspelt, false);
+        assert!(
+            told.contains(
+                "ops/b: would not have all that it asks for, UnknownCluster: spec.clusters[0].name: no MemberCluster"
+            ),
+            "{told}"
+        );
+        assert_eq!(exit_code(&misspelt), CHANGES);
         let same = json!({"plan": {"changed": [], "unchanged": ["ops/a"], "moves": []}});
         assert_eq!(
             (exit_code(&same), show(&same, false).starts_with("no namespace")),

@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::api::DynamicObject;
-use portolan_crds::ShardName;
 use portolan_crds::labels::GROUP;
+use portolan_crds::{ConditionReason, ShardName};
 use serde::Serialize;
 
 use super::moves::{Move, moves};
 use super::roots::{self, RootPlan};
 use crate::children;
 use crate::compile::{Decided, Given, LockNews, Memo, Released, State, Verdict, decide, lock_place};
-use crate::facts::{Facts, ShardObject};
+use crate::facts::{Facts, MemberObject, ShardObject};
 use crate::index::shard_from;
 use crate::settings::Settings;
 
@@ -45,6 +45,8 @@ pub(super) struct Plan {
     /// Shards that are not edited, whose present spec is refused and would be taken then.
     freed: BTreeSet<ShardName>,
     roots: Vec<RootPlan>,
+    /// What specs that are told of name or choose, and would not have, although they are taken.
+    unresolved: Vec<Unresolved>,
     /// It was not found out where all this ends.
     endless: bool,
 }
@@ -65,6 +67,15 @@ pub(super) struct Refused {
     message: String,
     /// An earlier spec stays in force.
     keeps_earlier: bool,
+}
+
+/// Member clusters that a spec names and would not have.
+#[derive(Debug, PartialEq, Serialize)]
+struct Unresolved {
+    shard: ShardName,
+    reason: String,
+    /// Field and fix of each.
+    message: String,
 }
 
 impl Edits {
@@ -120,6 +131,7 @@ pub(super) fn plan(facts: &Facts, state: &State, settings: &Settings, edits: Edi
     let mut plan = Plan::default();
     let mut edited = facts.clone();
     edits.apply(&mut edited, now, &mut plan);
+    let members = edited.members.clone();
     let (before, at_rest) = rest(facts.clone(), state, settings, now);
     plan.endless |= !at_rest;
     let (after, at_rest) = rest(edited, state, settings, now);
@@ -133,13 +145,18 @@ pub(super) fn plan(facts: &Facts, state: &State, settings: &Settings, edits: Edi
             .get(name)
             .is_some_and(|verdict| verdict.refusal.is_some());
         let is_edited = plan.changed.contains(name);
+        // Whoever asks about what the hub has exactly so wants to know how it stands.
+        let is_asked = is_edited || plan.unchanged.contains(name);
         match refused {
-            Some(_) if was_refused && !is_edited => {}
+            Some(_) if was_refused && !is_asked => {}
             Some(_) => plan.refused.extend(refusal(name, verdict, &after.state)),
             None if was_refused && !is_edited => drop(plan.freed.insert(name.clone())),
             None => {}
         }
     }
+    let named = plan.changed.iter().chain(&plan.unchanged);
+    let unresolved = named.filter_map(|name| unresolved(&members, &after, name));
+    plan.unresolved.extend(unresolved);
     for name in &plan.changed {
         plan.roots.extend(roots::plan(&after.state, name));
     }
@@ -214,6 +231,39 @@ fn refusal(name: &ShardName, verdict: &Verdict, state: &State) -> Option<Refused
         reason: refusal.reason.to_string(),
         message: refusal.message.clone(),
         keeps_earlier: state.accepted.contains_key(name),
+    })
+}
+
+/// Of a spec that would be refused its refusal is what is told.
+fn unresolved(members: &BTreeMap<String, MemberObject>, after: &Decided, name: &ShardName) -> Option<Unresolved> {
+    let verdict = after.verdicts.get(name).filter(|verdict| verdict.refusal.is_none())?;
+    let spec = &after.state.accepted.get(name)?.spec;
+    let mut messages: Vec<_> = verdict
+        .wanted
+        .refusal()
+        .map(|(_, message)| message)
+        .into_iter()
+        .collect();
+    for (index, entry) in spec
+        .clusters
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| entry.name.is_none())
+    {
+        let is_chosen = entry.cluster_filter();
+        if !members
+            .iter()
+            .any(|(cluster, member)| is_chosen(cluster, &member.labels))
+        {
+            messages.push(format!(
+                "spec.clusters[{index}].selector: chooses no MemberCluster: label one so, or correct the selector"
+            ));
+        }
+    }
+    (!messages.is_empty()).then(|| Unresolved {
+        shard: name.clone(),
+        reason: ConditionReason::UnknownCluster.to_string(),
+        message: messages.join("; "),
     })
 }
 
