@@ -292,14 +292,10 @@ fn asked_at(peer: &str) -> Span {
 }
 
 fn hub_is_away(question: &ProxyQuestion) -> Fault {
-    Fault::Unavailable {
-        message: format!(
-            "the hub cannot be asked whether {} may use member {}: it is away",
-            question.user, question.cluster
-        ),
-        cluster: None,
-        sent: false,
-    }
+    Fault::HubAway(format!(
+        "the hub cannot be asked whether {} may use member {}: it is away, and has said nothing of that within the last hour",
+        question.user, question.cluster
+    ))
 }
 
 fn fresh_of_hub(decision: &Decision) -> Duration {

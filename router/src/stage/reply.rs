@@ -167,7 +167,7 @@ impl Fault {
             // Apimachinery has no word for it.
             Self::HeadTooLarge(_) => "RequestHeaderFieldsTooLarge",
             Self::TooManyRequests { .. } => "TooManyRequests",
-            Self::Unavailable { .. } => "ServiceUnavailable",
+            Self::Unavailable { .. } | Self::HubAway(_) => "ServiceUnavailable",
             // Apimachinery has no word for it.
             Self::BadGateway { .. } => "BadGateway",
             Self::Timeout { .. } => "Timeout",

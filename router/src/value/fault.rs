@@ -78,6 +78,10 @@ pub(crate) enum Fault {
         /// Whether bytes of the request left for the member.
         sent: bool,
     },
+    /// 503: the hub would have to decide it, and is away. Nothing was sent; there is no `Retry-After`, as a person waits for the
+    /// answer, and tools would repeat the request for a minute and then say a text of their own.
+    #[error("{0}")]
+    HubAway(String),
     /// 504: the member did not answer in time.
     #[error("{message}")]
     Timeout {
@@ -249,7 +253,7 @@ impl Fault {
             Self::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Policy(refusal) if refusal.says_when() => StatusCode::TOO_MANY_REQUESTS,
-            Self::Unavailable { .. } | Self::Policy(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unavailable { .. } | Self::HubAway(_) | Self::Policy(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Injected(injected) => injected.code,
         }
     }
@@ -269,7 +273,7 @@ impl Fault {
             Self::TooLarge { .. } | Self::HeadTooLarge(_) => "too-large",
             Self::TooManyRequests { .. } => "too-many-requests",
             Self::BadGateway { .. } => "bad-gateway",
-            Self::Unavailable { .. } => "unavailable",
+            Self::Unavailable { .. } | Self::HubAway(_) => "unavailable",
             Self::Timeout { .. } => "timeout",
             Self::Members(_) => "members",
             Self::UnsupportedMediaType(_) => "unsupported-media-type",
@@ -293,6 +297,7 @@ impl Fault {
             | Self::Timeout { cluster, .. } => Origin::Cluster(cluster.clone()),
             Self::TooManyRequests { cluster: None, .. }
             | Self::Unavailable { cluster: None, .. }
+            | Self::HubAway(_)
             // Their causes name them.
             | Self::Members(_)
             | Self::Internal(_) => Origin::Router,
@@ -315,7 +320,7 @@ impl Fault {
     }
 
     /// Seconds for `Retry-After`. `None` whenever something was sent: clients resend any verb on 429 and 5xx that has it.
-    /// `None` also where a member is away: client-go would repeat the request ten times in the worker's own time, and an
+    /// `None` also where the hub is to decide and is away, and where a member is away: client-go would repeat the request ten times in the worker's own time, and an
     /// operator with one worker stand still for the members that are well. Its own back-off per object does better.
     pub(crate) fn retry_after_seconds(&self) -> Option<u32> {
         match self {

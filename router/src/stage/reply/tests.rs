@@ -83,6 +83,13 @@ fn all_faults() -> Vec<Row> {
         (unavailable(false), 503, "ServiceUnavailable", None, "unavailable"),
         (not_yet, 503, "ServiceUnavailable", Some(1), "unavailable"),
         (unavailable(true), 503, "ServiceUnavailable", None, "unavailable"),
+        (
+            Fault::HubAway("m".into()),
+            503,
+            "ServiceUnavailable",
+            None,
+            "unavailable",
+        ),
         (late, 504, "Timeout", None, "timeout"),
     ]
 }

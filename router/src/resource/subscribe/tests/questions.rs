@@ -70,7 +70,7 @@ async fn questions_to_the_hub_are_told_apart_by_id() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let eve = access.check(&anybody(), &proxy("eve")).await;
     assert!(
-        matches!(&eve, Err(Fault::Unavailable { message, .. }) if message.contains("away")),
+        matches!(&eve, Err(fault @ Fault::HubAway(text)) if text.contains("away") && fault.retry_after_seconds().is_none()),
         "{eve:?}"
     );
     client.stop().await;
