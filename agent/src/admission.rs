@@ -2,8 +2,8 @@
 //! objects get their labels at admission.
 //!
 //! `portolanctl join` writes them; the agent may read them by name and nothing more, and tells the hub which one is missing
-//! or changed. Where the API server has no MutatingAdmissionPolicy v1 (before Kubernetes 1.36), or has it switched off, the
-//! sweep alone labels, a moment after creation, and coverage is never complete. Callers: `app` runs it; `sweep` asks
+//! or changed. Where the API server has no MutatingAdmissionPolicy (before Kubernetes 1.36, unless its v1beta1 is switched on), or has
+//! it switched off, the sweep alone labels, a moment after creation, and coverage is never complete. Callers: `app` runs it; `sweep` asks
 //! [`Covered`], `allowed` for the fence's, `report` sends what is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
 use portolan_crds::GroupResource;
 use portolan_crds::labels::{LabelKeys, MANAGER_AGENT};
-use portolan_crds::policy::{Policy, PolicyInput, difference, input_of};
+use portolan_crds::policy::{GROUP, Policy, PolicyInput, difference, input_of};
 use portolan_runtime::Chain;
 use portolan_runtime::backoff::Backoff;
 use portolan_wire::v1::AdmissionPolicies;
@@ -48,8 +48,6 @@ const UNCOVERED: &str = "this API server does not label new objects: the sweep d
 const SETTLE: Duration = Duration::from_millis(200);
 /// Kinds that are named when some have no policy.
 const NAMED_KINDS: usize = 5;
-
-const GROUP: &str = "admissionregistration.k8s.io";
 
 /// The kinds whose new objects are labelled at admission now, and by which keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -108,7 +106,9 @@ pub(crate) async fn is_fenced(client: &Client) -> Result<bool, CallError> {
         kinds: BTreeSet::new(),
     };
     for (wanted, is_binding) in Policy::Fence.manifests(&any).iter().zip([false, true]) {
-        let found = read(client, (Policy::Fence, is_binding)).await?.flatten();
+        let found = read(client, (Policy::Fence, is_binding))
+            .await?
+            .and_then(Read::into_found);
         if found.is_none_or(|(found, _)| difference(wanted, &found).is_some()) {
             return Ok(false);
         }
@@ -116,20 +116,37 @@ pub(crate) async fn is_fenced(client: &Client) -> Result<bool, CallError> {
     Ok(true)
 }
 
-/// The object and its generation; `None` inside: there is none; `None`: its kind is not served.
-async fn read(client: &Client, which: Which) -> Result<Option<Option<(Value, i64)>>, CallError> {
-    let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind_of(which)));
-    // A list by name: a GET answers 404 for both.
+/// An object as the API server has it.
+struct Read {
+    /// The version of the API by which its kind is served.
+    version: &'static str,
+    /// It, and its generation; `None`: there is none.
+    found: Option<(Value, i64)>,
+}
+
+impl Read {
+    fn into_found(self) -> Option<(Value, i64)> {
+        self.found
+    }
+}
+
+/// `None`: its kind is not served.
+async fn read(client: &Client, which: Which) -> Result<Option<Read>, CallError> {
+    // A list by name: a GET answers 404 for what is not there and for what is not served.
     let params = ListParams::default().fields(&format!("metadata.name={}", which.0.name()));
-    let list = match bounded(api.list(&params)).await {
-        Err(error) if error.status() == Some(404) => return Ok(None),
-        list => list?,
-    };
-    let object = list.items.into_iter().next();
-    Ok(Some(object.map(|object| {
-        let generation = object.metadata.generation.unwrap_or_default();
-        (object.data, generation)
-    })))
+    for version in which.0.versions() {
+        let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind_of(which), version));
+        let list = match bounded(api.list(&params)).await {
+            Err(error) if error.status() == Some(404) => continue,
+            list => list?,
+        };
+        let found = list.items.into_iter().next().map(|object| {
+            let generation = object.metadata.generation.unwrap_or_default();
+            (object.data, generation)
+        });
+        return Ok(Some(Read { version, found }));
+    }
+    Ok(None)
 }
 
 /// What there is.
@@ -140,8 +157,8 @@ struct Found {
     faults: Vec<String>,
     /// The kinds that the labelling policy names, while it is as it shall be.
     labelled: Option<BTreeSet<GroupResource>>,
-    /// Whether the API server serves the labelling policy's kind.
-    served: bool,
+    /// The version by which the API server serves the labelling policy's kind, if it does.
+    served: Option<&'static str>,
 }
 
 impl Admission {
@@ -180,16 +197,15 @@ impl Admission {
     /// kinds those are is the member's choice.
     #[tracing::instrument(name = "look_at_policies", skip_all)]
     async fn look(&self, plan: &Plan) -> Result<Found, CallError> {
-        let mut found = Found {
-            served: true,
-            ..Found::default()
-        };
+        let mut found = Found::default();
         for policy in Policy::OF_LABELS {
-            let Some(object) = read(&self.client, (policy, false)).await? else {
-                found.served &= policy != Policy::Labels;
+            let Some(Read { version, found: object }) = read(&self.client, (policy, false)).await? else {
                 continue;
             };
-            let binding = read(&self.client, (policy, true)).await?.flatten();
+            if policy == Policy::Labels {
+                found.served = Some(version);
+            }
+            let binding = read(&self.client, (policy, true)).await?.and_then(Read::into_found);
             let kinds = object.as_ref().and_then(|(object, _)| input_of(object));
             let input = PolicyInput {
                 keys: plan.labelling.keys.clone(),
@@ -234,7 +250,7 @@ impl Admission {
             _ = plan.changed() => {}
             () = self.until_touched(&generations, served) => tokio::time::sleep(SETTLE).await,
             () = tokio::time::sleep(LOOK_AGAIN) => {}
-            never = self.cover(served, keys, labelled) => match never {},
+            never = self.cover(served.is_some(), keys, labelled) => match never {},
         }
     }
 
@@ -243,7 +259,7 @@ impl Admission {
         let Some(kinds) = labelled else {
             self.uncover();
             if !served {
-                let reason = "it serves no MutatingAdmissionPolicy v1, as Kubernetes 1.36 does";
+                let reason = "it serves no MutatingAdmissionPolicy, as Kubernetes 1.36 does, and before where the beta is switched on";
                 tracing::warn!(reason, "{UNCOVERED}");
             }
             return std::future::pending().await;
@@ -295,12 +311,17 @@ impl Admission {
     }
 
     /// Returns when somebody changed, made or removed one of the objects.
-    async fn until_touched(&self, generations: &Generations, served: bool) {
+    async fn until_touched(&self, generations: &Generations, served: Option<&str>) {
+        let version = |policy: Policy| match policy {
+            Policy::Labels => served,
+            _ => policy.versions().first().copied(),
+        };
         let policies = Policy::OF_LABELS
             .into_iter()
-            .filter(|policy| served || *policy != Policy::Labels);
-        let objects = policies.flat_map(|policy| [(policy, false), (policy, true)]);
-        let mut touches: SelectAll<BoxStream<'_, Touched>> = objects.map(|which| self.touches(which)).collect();
+            .filter_map(|policy| Some((policy, version(policy)?)));
+        let objects = policies.flat_map(|(policy, version)| [((policy, false), version), ((policy, true), version)]);
+        let mut touches: SelectAll<BoxStream<'_, Touched>> =
+            objects.map(|(which, version)| self.touches(which, version)).collect();
         while let Some((which, generation)) = touches.next().await {
             if generation != generations.get(&which).copied() {
                 let (kind, name, gone) = (kind_of(which), which.0.name(), generation.is_none());
@@ -313,9 +334,9 @@ impl Admission {
         }
     }
 
-    fn touches(&self, which: Which) -> BoxStream<'_, Touched> {
+    fn touches(&self, which: Which, version: &str) -> BoxStream<'_, Touched> {
         let kind = kind_of(which);
-        let objects = Api::<PartialObjectMeta<DynamicObject>>::all_with(self.client.clone(), &resource(kind));
+        let objects = Api::<PartialObjectMeta<DynamicObject>>::all_with(self.client.clone(), &resource(kind, version));
         let config = watch_config().fields(&format!("metadata.name={}", which.0.name()));
         let mut seen = false;
         let touched = watcher(objects, config).default_backoff().filter_map(move |event| {
@@ -388,8 +409,10 @@ pub(crate) async fn remove(client: &Client) -> Result<(), CallError> {
         .into_iter()
         .rev()
         .flat_map(|policy| [(policy, true), (policy, false)]);
-    for which in bindings_first {
-        let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind_of(which)));
+    let in_all_versions =
+        bindings_first.flat_map(|which| which.0.versions().iter().map(move |version| (which, version)));
+    for (which, version) in in_all_versions {
+        let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind_of(which), version));
         let params = DeleteParams::default();
         let deleted = api.delete(which.0.name(), &params).map(|deleted| deleted.map(drop));
         match bounded(deleted).await {
@@ -411,13 +434,13 @@ fn kind_of((policy, binding): Which) -> &'static str {
     policy.kinds()[usize::from(binding)]
 }
 
-fn resource(kind: &str) -> ApiResource {
+fn resource(kind: &str, version: &str) -> ApiResource {
     // The plural of all four: "…policies" and "…bindings".
     let lower = kind.to_lowercase();
     let plural = lower
         .strip_suffix('y')
         .map_or_else(|| format!("{lower}s"), |stem| format!("{stem}ies"));
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), &plural)
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, version, kind), &plural)
 }
 
 #[cfg(test)]
@@ -442,7 +465,7 @@ mod tests {
     #[test]
     fn resources_of_the_four_kinds() {
         let kinds = [Policy::Labels, Policy::Reserved].into_iter().flat_map(Policy::kinds);
-        let plurals = kinds.map(|kind| resource(kind).plural);
+        let plurals = kinds.map(|kind| resource(kind, "v1").plural);
         let expected = [
             "mutatingadmissionpolicies",
             "mutatingadmissionpolicybindings",
@@ -452,14 +475,15 @@ mod tests {
         assert!(plurals.eq(expected));
     }
 
-    /// A member that holds these, and answers 404 for kinds that it does not serve.
-    fn holding(objects: Vec<Value>, mutating: bool) -> Admission {
+    /// A member that holds these, and answers 404 for what it does not serve: of mutating policies all but these versions.
+    fn holding(objects: Vec<Value>, mutating: &'static [&'static str]) -> Admission {
         let client = crate::testing::answering(move |_, path| {
-            if path.contains("/mutating") && !mutating {
+            let is_served = mutating.iter().any(|version| path.contains(&format!("/{version}/")));
+            if path.contains("/mutating") && !is_served {
                 return Err(404);
             }
             let (_, plural) = path.split('?').next().unwrap_or_default().rsplit_once('/').unwrap();
-            let is_here = |object: &&Value| resource(object["kind"].as_str().unwrap()).plural == plural;
+            let is_here = |object: &&Value| resource(object["kind"].as_str().unwrap(), "v1").plural == plural;
             let items: Vec<_> = objects.iter().filter(is_here).collect();
             Ok(json!({"metadata": {}, "items": items}))
         });
@@ -484,7 +508,7 @@ mod tests {
 
     /// Of the labelling policy alone: the answers do not tell names apart.
     async fn faults(objects: Vec<Value>, kinds: &[&str]) -> Vec<String> {
-        let found = holding(objects, true).look(&plan(kinds)).await.unwrap();
+        let found = holding(objects, &["v1"]).look(&plan(kinds)).await.unwrap();
         found
             .faults
             .into_iter()
@@ -516,8 +540,12 @@ mod tests {
             changed.len() == 1 && changed[0].contains("(spec.matchConditions[0].expression differs)"),
             "{changed:?}"
         );
-        let unserved = holding(whole(), false).look(&plan(&["pods"])).await.unwrap();
-        assert!(!unserved.served && unserved.labelled.is_none());
+        let unserved = holding(whole(), &[]).look(&plan(&["pods"])).await.unwrap();
+        assert!(unserved.served.is_none() && unserved.labelled.is_none());
+        for (served, best) in [(&["v1beta1"][..], "v1beta1"), (&["v1beta1", "v1"], "v1")] {
+            let found = holding(whole(), served).look(&plan(&["pods"])).await.unwrap();
+            assert_eq!((found.served, found.labelled), (Some(best), Some(input.kinds.clone())));
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub enum Policy {
     AgentWrites,
     /// `portolan-fence`.
     Fence,
-    /// `portolan-labels`, which API servers before Kubernetes 1.36 do not serve.
+    /// `portolan-labels`: served from Kubernetes 1.36 on, and before where its beta is switched on.
     Labels,
 }
 
@@ -77,7 +77,15 @@ impl Policy {
         }
     }
 
-    /// The policy and its binding as they shall be.
+    /// Versions of the API by which it can be served, the best first: its manifests are the same in all of them.
+    pub fn versions(self) -> &'static [&'static str] {
+        match self {
+            Self::Reserved | Self::AgentWrites | Self::Fence => &["v1"],
+            Self::Labels => &["v1", "v1beta1"],
+        }
+    }
+
+    /// The policy and its binding as they shall be, in the first of [`Self::versions`].
     pub fn manifests(self, input: &PolicyInput) -> [Value; 2] {
         let (spec, mut binding) = match self {
             Self::Reserved => (reserving(input), json!({ "validationActions": ["Deny"] })),
@@ -104,7 +112,9 @@ pub fn agent_user() -> String {
     service_account_user(SYSTEM_NAMESPACE, SERVICE_ACCOUNT_AGENT)
 }
 
-/// API version of all of them.
+/// API group of all of them.
+pub const GROUP: &str = "admissionregistration.k8s.io";
+/// API version of all of them, as their manifests say.
 pub const API_VERSION: &str = "admissionregistration.k8s.io/v1";
 
 /// Keys that the writer changed or set, as opposed to those that were there before.

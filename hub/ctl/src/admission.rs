@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::policy::{Policy, PolicyInput, input_of};
+use portolan_crds::policy::{GROUP, Policy, PolicyInput, input_of};
 use portolan_crds::{GroupResource, LabelKeys};
 use serde_json::Value;
 
@@ -30,13 +30,15 @@ impl Policies<'_> {
             keys: self.keys(member).await?,
             kinds: self.kinds(member).await?,
         };
-        for manifest in Policy::ALL.into_iter().flat_map(|policy| policy.manifests(&input)) {
+        let manifests = |policy: Policy| policy.manifests(&input).map(|manifest| (policy, manifest));
+        for (policy, manifest) in Policy::ALL.into_iter().flat_map(manifests) {
             let object = object(manifest)?;
-            if apply::is_served(member, &object).await? {
+            if let Some(object) = as_served(member, policy, &object).await? {
                 put(member, object).await?;
             } else {
                 println!(
-                    "this API server has no {}, as Kubernetes 1.36 does: its agent labels new objects a moment after their creation",
+                    "this API server has no {}, as Kubernetes 1.36 does, and before where the beta is switched on: its agent labels \
+                     new objects a moment after their creation, and routers choose by namespace what callers see",
                     apply::describe(&object)
                 );
             }
@@ -73,6 +75,20 @@ impl Policies<'_> {
     }
 }
 
+/// The object in the best version that the member serves.
+async fn as_served(member: &Client, policy: Policy, object: &DynamicObject) -> anyhow::Result<Option<DynamicObject>> {
+    for version in policy.versions() {
+        let mut object = object.clone();
+        if let Some(types) = &mut object.types {
+            types.api_version = format!("{GROUP}/{version}");
+        }
+        if apply::is_served(member, &object).await? {
+            return Ok(Some(object));
+        }
+    }
+    Ok(None)
+}
+
 /// The kinds that rules let be patched.
 fn labelled(rules: &[PolicyRule]) -> BTreeSet<GroupResource> {
     let patched = rules
@@ -90,16 +106,24 @@ fn labelled(rules: &[PolicyRule]) -> BTreeSet<GroupResource> {
         .collect()
 }
 
-/// Names of all of them, for the record of `dev up`.
+/// Names of all of them, in each version that a member may serve, for the record of `dev up`.
 pub(crate) fn references() -> Vec<Value> {
     let input = PolicyInput {
         keys: LabelKeys::default(),
         kinds: BTreeSet::new(),
     };
-    Policy::ALL
-        .into_iter()
-        .flat_map(|policy| policy.manifests(&input))
-        .collect()
+    let in_all_versions = |policy: Policy| {
+        let manifests = policy.manifests(&input).into_iter();
+        manifests.flat_map(move |manifest| {
+            let versions = policy.versions().iter();
+            versions.map(move |version| {
+                let mut manifest = manifest.clone();
+                manifest["apiVersion"] = format!("{GROUP}/{version}").into();
+                manifest
+            })
+        })
+    };
+    Policy::ALL.into_iter().flat_map(in_all_versions).collect()
 }
 
 fn object(manifest: Value) -> anyhow::Result<DynamicObject> {
