@@ -78,8 +78,8 @@ enum Stage {
     Failing(u32, String),
     /// It is followed.
     Listed,
-    /// The hub does not ask for it any more. What it saw stays until all that the hub asks for in its namespace is listed, among
-    /// it what stands for this selector now.
+    /// What selectors of one namespace saw that the hub asks for no more, together. It stays until all that the hub asks for there is
+    /// listed, among it what stands for these selectors now.
     Retired,
 }
 
@@ -196,7 +196,7 @@ impl Callers {
     /// A watch that was cancelled meanwhile has no entry that is its own, and changes nothing.
     fn update(&self, selector: &CallerSelector, change: impl FnOnce(&mut Seen)) {
         let mut seen = self.seen.lock();
-        if let Some(seen) = seen.get_mut(selector).filter(|seen| seen.stage != Stage::Retired) {
+        if let Some(seen) = seen.get_mut(selector) {
             change(seen);
         }
         drop(seen);
@@ -225,6 +225,14 @@ impl Callers {
 }
 
 impl Seen {
+    /// As how many Pods those of it that are told may count.
+    fn most(&self) -> usize {
+        match self.stage {
+            Stage::Retired => MOST_OF_ALL,
+            _ => MOST_OF_SELECTOR,
+        }
+    }
+
     /// A try to list or to watch failed. Of what was listed once the watch goes on by itself.
     fn failed(&mut self, why: String) {
         let tries = match self.stage {
@@ -246,16 +254,33 @@ impl Seen {
     }
 }
 
-/// Notes what the hub asks for from now on.
+/// Notes what the hub asks for from now on. Who edits selectors all the time, in a namespace of which one cannot be listed, leaves
+/// no more behind than may be told.
 fn ask(seen: &mut FactsBySelector, wanted: &BTreeSet<CallerSelector>) {
-    for (_, seen) in seen.iter_mut().filter(|(selector, _)| !wanted.contains(*selector)) {
-        seen.stage = Stage::Retired;
+    let is_kept = |selector: &CallerSelector, seen: &Seen| wanted.contains(selector) || seen.stage == Stage::Retired;
+    for (selector, over) in seen
+        .extract_if(.., |selector, seen| !is_kept(selector, seen))
+        .collect::<Vec<_>>()
+    {
+        if over.pods.is_empty() {
+            continue;
+        }
+        let retired = seen.entry(retired_in(&selector.namespace)).or_default();
+        retired.stage = Stage::Retired;
+        retired.pods.extend(over.pods);
+        retired.pods = oldest(&retired.pods, MOST_OF_ALL).into_iter().collect();
     }
     for selector in wanted {
-        let seen = seen.entry(selector.clone()).or_default();
-        if seen.stage == Stage::Retired {
-            seen.stage = Stage::Asked;
-        }
+        seen.entry(selector.clone()).or_default();
+    }
+}
+
+/// Stands for all retired selectors of a namespace: none that is asked for has an empty digest.
+fn retired_in(namespace: &str) -> CallerSelector {
+    CallerSelector {
+        namespace: namespace.to_owned(),
+        selector: String::new(),
+        digest: String::new(),
     }
 }
 
@@ -271,7 +296,11 @@ fn union(seen: &mut FactsBySelector) -> Union {
         ..Union::default()
     };
     for (selector, seen) in &*seen {
-        let told = oldest(&seen.pods, most[&*selector.namespace]);
+        let told = oldest(&seen.pods, most[&*selector.namespace].min(seen.most()));
+        if seen.stage == Stage::Retired {
+            union.pods.extend(told);
+            continue;
+        }
         let cut = ExcessSelector {
             namespace: selector.namespace.clone(),
             selector: selector.selector.clone(),
@@ -298,13 +327,12 @@ fn shares(seen: &FactsBySelector) -> BTreeMap<String, usize> {
         counts
             .entry(&selector.namespace)
             .or_default()
-            .push(count.min(MOST_OF_SELECTOR));
+            .push(count.min(seen.most()));
     }
     let share = most_of_each(counts.values().map(|counts| counts.iter().sum()), MOST_OF_ALL);
-    let shares = counts.into_iter().map(|(namespace, counts)| {
-        let most = most_of_each(counts, share).min(MOST_OF_SELECTOR);
-        (namespace.to_owned(), most)
-    });
+    let shares = counts
+        .into_iter()
+        .map(|(namespace, counts)| (namespace.to_owned(), most_of_each(counts, share)));
     shares.collect()
 }
 

@@ -106,6 +106,28 @@ fn what_an_edited_selector_saw_stays_until_the_new_one_is_listed() {
     assert_eq!(seen.len(), 1, "what is retired is forgotten");
 }
 
+/// As by an author whose other selector is refused by the API server.
+#[test]
+fn selectors_that_are_edited_all_the_time_leave_no_more_behind_than_may_be_told() {
+    let mut seen = FactsBySelector::new();
+    for edit in 0..1_000 {
+        let now = selector(&format!("edit={edit}"));
+        ask(&mut seen, &[now.clone(), selector("refused")].into());
+        if edit % 2 == 0 {
+            *seen.get_mut(&now).unwrap() = listed(many(&format!("e{edit}"), 20, &[]));
+        }
+    }
+    assert_eq!(seen.len(), 3, "two that are asked for, and what is left of others");
+    let kept: usize = seen.values().map(|seen| seen.pods.len()).sum();
+    assert_eq!(kept, MOST_OF_ALL);
+    let told = union(&mut seen);
+    assert!((4_000..=MOST_OF_ALL).contains(&told.pods.len()), "{}", told.pods.len());
+    assert!(told.excess.selectors.is_empty(), "nobody asks for them");
+    *seen.get_mut(&selector("refused")).unwrap() = listed(FactMap::new());
+    *seen.get_mut(&selector("edit=999")).unwrap() = listed(pod("u1"));
+    assert_eq!((names(&union(&mut seen).pods), seen.len()), (vec!["u1"], 2));
+}
+
 fn many(prefix: &str, count: usize, labels: &[(&str, usize)]) -> FactMap<String, CallerFact> {
     let fact = |at: usize| CallerFact {
         created_unix_seconds: i64::try_from(count - at).ok(),
