@@ -9,14 +9,11 @@ use std::sync::Arc;
 
 use portolan_crds::fair::most_of_each;
 use portolan_crds::labels::is_shard_label;
-use portolan_wire::protocol::LABELS_MAX_BYTES;
+use portolan_wire::protocol::{LABELS_MAX_BYTES, NAMESPACES_LABELS_MAX_BYTES};
 use portolan_wire::v1::{CallerFact, NamespaceFact};
 
 use crate::facts::FactMap;
 
-/// Labels of all Namespaces that are told: 50,000 of them with a third of a kilobyte each. A report that changes all of them is
-/// within what the hub takes, beside those it replaces.
-const NAMESPACES_LABELS_MAX_BYTES: usize = 16 * 1024 * 1024;
 /// A Pod counts once for each of these that its labels begin: far more than ordinary Pods have.
 const BYTES_OF_ONE: usize = 4 * 1024;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use portolan_crds::{ConditionReason, ConditionType, Finding};
-use portolan_wire::protocol::LABELS_MAX_BYTES;
+use portolan_wire::protocol::{LABELS_MAX_BYTES, NAMESPACES_LABELS_MAX_BYTES};
 
 use super::finding::nothing_in_force;
 use crate::compile::{Verdict, WantedMember, some_of};
@@ -72,7 +72,8 @@ fn counted(members: &[WantedMember], unread: &[String]) -> String {
     let unread = match unread {
         [] => String::new(),
         unread => format!(
-            "; with more than {LABELS_MAX_BYTES} bytes of labels, so that no namespaceSelector chooses them: {}",
+            "; with so many labels that agents do not tell them (more than {LABELS_MAX_BYTES} bytes, or the most of a member whose \
+             namespaces have more than {NAMESPACES_LABELS_MAX_BYTES} together), so that no namespaceSelector chooses them: {}",
             some_of(unread, ", ")
         ),
     };

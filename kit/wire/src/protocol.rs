@@ -44,6 +44,10 @@ pub const HELLO_KNOWN_MAX_BYTES: usize = 15 * 1024 * 1024;
 /// Most bytes of one object's labels that agents tell: far less is in use. The API server bounds them by the object's size alone.
 pub const LABELS_MAX_BYTES: usize = 64 * 1024;
 
+/// Most bytes of labels of all Namespaces that an agent tells: 50,000 of them with a third of a kilobyte each. Where they have more, those
+/// with the most are cut below [`LABELS_MAX_BYTES`].
+pub const NAMESPACES_LABELS_MAX_BYTES: usize = 16 * 1024 * 1024;
+
 /// Most selectors of which an agent reports that not all of their Pods are told.
 pub const EXCESS_MAX: usize = 2_000;
 
