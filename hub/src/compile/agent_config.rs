@@ -6,25 +6,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_crds::selector::digest_of;
-use portolan_crds::{GroupResource, Selector, ShardName};
+use portolan_crds::{Selector, ShardName};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
 use super::callers::{caller_selector, homes};
 use super::reference::Earlier;
 use super::roots::roots;
-use super::wanted::clusters_of;
 use super::{Accepted, Ref, Scope, World, fence};
 use crate::facts::Facts;
 use crate::settings::Settings;
 
 mod bounds;
+mod kinds;
 
 use bounds::Asks;
 pub(crate) use bounds::LeftOut;
-
-/// Kinds that are looked at of one spec: more than are asked of any agent.
-const KINDS_OF_SPEC: usize = 4_096;
+use kinds::Kinds;
 
 /// What one agent is told. The routers are mostly the same for all members, and many, and the rest is mostly as it was in the world
 /// before: both are shared until they are sent.
@@ -95,6 +93,7 @@ pub(super) fn render(
                 .bounded_selectors(&mut left_out)
                 .into_iter()
                 .map(caller_selector_of);
+            callers.leave_out_children(cluster, &mut left_out);
             let rest = v1::AgentConfig {
                 label_prefix: settings.keys.prefix().to_owned(),
                 bucketing: Some(settings.bucketing.into()),
@@ -168,57 +167,6 @@ fn as_before(earlier: Earlier<'_>, cluster: &str, routers: v1::Routers) -> Arc<v
     same.map_or_else(|| Arc::new(routers), |told| told.routers.clone())
 }
 
-/// The kinds that limits in force name, by the members that their shards are of: nobody has objects labelled elsewhere.
-struct Kinds<'a> {
-    of_shards: BTreeMap<&'a ShardName, BTreeSet<GroupResource>>,
-    anywhere: Vec<&'a ShardName>,
-    in_cluster: BTreeMap<&'a str, Vec<&'a ShardName>>,
-}
-
-impl<'a> Kinds<'a> {
-    fn of(facts: &'a Facts, accepted: &'a BTreeMap<ShardName, Accepted>) -> Self {
-        let mut kinds = Self {
-            of_shards: BTreeMap::new(),
-            anywhere: Vec::new(),
-            in_cluster: BTreeMap::new(),
-        };
-        for (name, accepted) in accepted.iter().filter(|(_, accepted)| !accepted.spec.limits.is_empty()) {
-            kinds.of_shards.insert(name, kinds_of(accepted));
-            let entries = accepted.spec.clusters.iter();
-            let mut clusters: BTreeSet<_> = entries.flat_map(|entry| clusters_of(facts, name, entry)).collect();
-            // Without clusters a shard is of where its callers run.
-            match homes(accepted) {
-                _ if !accepted.spec.clusters.is_empty() => {}
-                None => kinds.anywhere.push(name),
-                Some(homes) => clusters.extend(homes.iter().map(String::as_str)),
-            }
-            for cluster in clusters {
-                kinds.in_cluster.entry(cluster).or_default().push(name);
-            }
-        }
-        kinds
-    }
-
-    /// What is asked for in `cluster`, by the namespaces of the shards.
-    fn asked(&self, cluster: &str) -> BTreeMap<&str, BTreeSet<&GroupResource>> {
-        let mut asked = BTreeMap::<_, BTreeSet<_>>::new();
-        let here = self.in_cluster.get(cluster).into_iter().flatten();
-        for name in here.chain(&self.anywhere) {
-            asked.entry(name.namespace()).or_default().extend(&self.of_shards[name]);
-        }
-        asked
-    }
-}
-
-fn kinds_of(accepted: &Accepted) -> BTreeSet<GroupResource> {
-    // Subresources have no labels of their own.
-    let whole = |kind: GroupResource| {
-        let resource = kind.resource.split('/').next().unwrap_or_default().to_owned();
-        GroupResource { resource, ..kind }
-    };
-    accepted.spec.limited_kinds().take(KINDS_OF_SPEC).map(whole).collect()
-}
-
 /// The shards in force that have callers, by where these run.
 struct Callers<'a> {
     facts: &'a Facts,
@@ -258,10 +206,16 @@ impl<'a> Callers<'a> {
         callers
     }
 
+    fn in_cluster(&self, cluster: &str) -> impl Iterator<Item = &'a ShardName> {
+        let here = self.in_cluster.get(cluster).into_iter().flatten();
+        here.chain(&self.anywhere).copied()
+    }
+
     /// The selectors that are asked for in `cluster`, by the namespaces of their shards.
     fn asked(&self, cluster: &str) -> BTreeMap<&str, BTreeSet<&str>> {
-        let here = self.in_cluster.get(cluster).into_iter().flatten();
-        let names = here.chain(&self.anywhere).filter(|name| !self.is_told(cluster, name));
+        let names = self
+            .in_cluster(cluster)
+            .filter(|name| self.told_by(cluster, name).is_none());
         let mut selectors = BTreeMap::<_, BTreeSet<_>>::new();
         for name in names {
             if let Some(asked) = self.asked.get(name) {
@@ -274,17 +228,29 @@ impl<'a> Callers<'a> {
         selectors
     }
 
-    /// Whether the agent tells of all Pods of a root's child when it is asked for the root's, which is one question.
-    fn is_told(&self, cluster: &str, child: &ShardName) -> bool {
-        let root = self.roots.get(child);
-        let root = root.and_then(|root| Some((*root, self.asked.get(root).filter(|asked| asked.is_root)?)));
-        let Some((root, asked)) = root else { return false };
+    /// Leaves the selectors of children out whose root's is.
+    fn leave_out_children(&self, cluster: &str, left_out: &mut LeftOut) {
+        let of_children = self.in_cluster(cluster).filter_map(|name| {
+            let (root, selector) = self.told_by(cluster, name)?;
+            let is_out = left_out.has_selector(root, selector);
+            is_out.then_some((name, &self.asked.get(name)?.selector))
+        });
+        for (child, selector) in of_children.collect::<Vec<_>>() {
+            left_out.add_selector(child, selector);
+        }
+    }
+
+    /// The root by whose selector, which is one question, the agent tells of all Pods of its child; `None`: it is asked for them.
+    fn told_by(&self, cluster: &str, child: &ShardName) -> Option<(&'a ShardName, &str)> {
+        let root = *self.roots.get(child)?;
+        let asked = self.asked.get(root).filter(|asked| asked.is_root)?;
         let agent = self.facts.agents.get(cluster);
         let excess = agent.into_iter().flat_map(|agent| &agent.excess);
         let mut excess = excess.filter(|excess| excess.namespace == root.namespace()).peekable();
         // Few are.
         let digest = excess.peek().map(|_| digest_of(&asked.selector));
-        !excess.any(|excess| Some(&excess.digest) == digest.as_ref())
+        let is_cut = excess.any(|excess| Some(&excess.digest) == digest.as_ref());
+        (!is_cut).then_some((root, asked.selector.as_str()))
     }
 }
 

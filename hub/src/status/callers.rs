@@ -285,7 +285,7 @@ fn left_out(world: &World, name: &ShardName, accepted: &Accepted) -> String {
     if let Some((count, cluster)) = most.filter(|(count, _)| *count > 0) {
         let _ = write!(
             told,
-            "; the limits of ShardingConfigs of this namespace name {count} kinds more than are labelled for one in {cluster}: of \
+            "; the limits of ShardingConfigs of this namespace name up to {count} kinds more than are labelled for one in {cluster}: of \
              those routers choose objects by namespace"
         );
     }

@@ -4,14 +4,19 @@
 //! hub: what ShardingConfigs of one ask for beyond the bounds is left out, and those of others are asked as without it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use portolan_crds::fair::most_of_each;
 use portolan_crds::{GroupResource, ShardName};
 
+use super::kinds::Named;
+
 /// Bytes of kinds in one agent's orders. With selectors, fences and routers they stay below what an agent takes.
 const KINDS_MAX_BYTES: usize = 512 * 1024;
-/// A kind counts for at least so many: 2,048 of them are asked for at most.
+/// A kind counts for at least so many.
 const KIND_BYTES: usize = 256;
+/// As many are asked for at most.
+pub(super) const KINDS_MAX: usize = KINDS_MAX_BYTES / KIND_BYTES;
 /// Bytes of selectors in one agent's orders.
 const SELECTORS_MAX_BYTES: usize = 2 * 1024 * 1024;
 /// A selector counts for at least so many: 4,096 of them are asked for at most, each of which is a watch.
@@ -22,21 +27,21 @@ const FRAME_BYTES: usize = 16;
 /// What the ShardingConfigs of each namespace ask one agent for.
 #[derive(Debug, Default)]
 pub(super) struct Asks<'a> {
-    pub(super) kinds: BTreeMap<&'a str, BTreeSet<&'a GroupResource>>,
+    pub(super) kinds: BTreeMap<&'a str, Rc<Named>>,
     pub(super) selectors: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
 
 /// What an agent is not asked for although ShardingConfigs do, by the namespaces of those.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// How many kinds.
+    /// How many kinds at most.
     kinds: BTreeMap<String, usize>,
     /// Texts of the selectors.
     selectors: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl LeftOut {
-    /// Of how many kinds that limits in this namespace name the objects get no labels.
+    /// Of how many kinds at most that limits in this namespace name the objects get no labels.
     pub(crate) fn kinds(&self, namespace: &str) -> usize {
         self.kinds.get(namespace).copied().unwrap_or_default()
     }
@@ -58,22 +63,30 @@ impl LeftOut {
         let selectors = self.selectors.get(shard.namespace());
         selectors.is_some_and(|selectors| selectors.contains(selector))
     }
+
+    /// What the shard was to be told of by another one's selector, which is left out itself.
+    pub(super) fn add_selector(&mut self, shard: &ShardName, selector: &str) {
+        let selectors = self.selectors.entry(shard.namespace().to_owned()).or_default();
+        selectors.insert(selector.to_owned());
+    }
 }
 
 impl<'a> Asks<'a> {
     /// The kinds that are asked for. Of one namespace those that come first.
-    pub(super) fn bounded_kinds(&self, left_out: &mut LeftOut) -> BTreeSet<&'a GroupResource> {
+    pub(super) fn bounded_kinds(&self, left_out: &mut LeftOut) -> BTreeSet<&GroupResource> {
         let weigh = |kind: &&GroupResource| {
             let bytes = kind.group.len() + kind.resource.len() + FRAME_BYTES;
             bytes.max(KIND_BYTES)
         };
-        let weights = self.kinds.values().map(|kinds| kinds.iter().map(weigh).sum());
+        let named = self.kinds.values();
+        let weights = named.map(|named| named.kinds.iter().map(|kind| weigh(&kind)).sum());
         let most = most_of_each(weights, KINDS_MAX_BYTES);
         let mut asked = BTreeSet::new();
-        for (namespace, kinds) in &self.kinds {
-            let fits = fitting(kinds.iter().copied(), weigh, most);
-            if fits.len() < kinds.len() {
-                left_out.kinds.insert((*namespace).to_owned(), kinds.len() - fits.len());
+        for (namespace, named) in &self.kinds {
+            let fits = fitting(named.kinds.iter(), weigh, most);
+            let left = named.kinds.len() - fits.len() + named.more;
+            if left > 0 {
+                left_out.kinds.insert((*namespace).to_owned(), left);
             }
             asked.extend(fits);
         }
@@ -124,19 +137,24 @@ fn fitting<T>(all: impl Iterator<Item = T>, weigh: impl Fn(&T) -> usize, most: u
 mod tests {
     use super::*;
 
+    fn named(kinds: impl IntoIterator<Item = GroupResource>) -> Rc<Named> {
+        Rc::new(Named {
+            kinds: kinds.into_iter().collect(),
+            more: 0,
+        })
+    }
+
     #[test]
     fn one_namespace_leaves_room_for_what_others_ask() {
         let long = |prefix: char, at: usize| format!("{prefix}{at:05}{}", "x".repeat(300));
-        let kinds: Vec<_> = (0..16_384)
-            .map(|at| GroupResource::new(long('g', at), long('r', at)))
-            .collect();
+        let kinds = (0..16_384).map(|at| GroupResource::new(long('g', at), long('r', at)));
         let pods = GroupResource::new("", "pods");
         let selectors: Vec<_> = (0..50)
             .map(|at| format!("x in ({at},{})", "v".repeat(61_000)))
             .collect();
         let mut asks = Asks::default();
-        asks.kinds.insert("evil", kinds.iter().collect());
-        asks.kinds.insert("others", [&pods].into());
+        asks.kinds.insert("evil", named(kinds));
+        asks.kinds.insert("others", named([pods.clone()]));
         asks.selectors
             .insert("evil", selectors.iter().map(String::as_str).collect());
         asks.selectors.insert("others", ["app=op"].into());
@@ -165,7 +183,7 @@ mod tests {
     fn what_fits_is_asked_whole() {
         let pods = GroupResource::new("", "pods");
         let asks = Asks {
-            kinds: [("a", [&pods].into()), ("b", [&pods].into())].into(),
+            kinds: [("a", named([pods.clone()])), ("b", named([pods]))].into(),
             selectors: [("a", ["x", "y"].into())].into(),
         };
         let mut left_out = LeftOut::default();

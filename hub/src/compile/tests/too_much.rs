@@ -99,6 +99,48 @@ fn a_root_weighs_what_its_children_repeat() {
     assert_eq!(world.state.roots.len(), 1);
 }
 
+/// As by an author who asks for more selectors than agents look for.
+#[test]
+fn children_of_a_root_that_is_not_looked_for_are_left_out_by_name() {
+    let by = |app: &str, count: usize| {
+        let values: Vec<_> = (0..count).map(|index| format!("{app}-{index:050}")).collect();
+        let selector = json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]});
+        Some(serde_json::from_value(selector).unwrap())
+    };
+    let mut fleet = super::roots::fleet();
+    for index in 0..50 {
+        let name = format!("s{index:02}");
+        let spec = ShardingConfigSpec {
+            selector: by(&name, 900),
+            ..spec(&[("west", &[&format!("own-{index}")])])
+        };
+        fleet.apply(&name, spec);
+    }
+    let root = ShardingConfigSpec {
+        selector: by("root", 1_000),
+        caller_clusters: vec!["east".to_owned()],
+        ..sized(2)
+    };
+    fleet.apply("root", root);
+    for _ in 0..2 {
+        let world = fleet.compile(u64::MAX);
+        fleet.write_children(&world);
+    }
+    let world = fleet.compile(u64::MAX);
+    let left_out = world.agent_configs["east"].left_out();
+    let is_left_out = |name: &ShardName| {
+        let selector = caller_selector(&world.state.accepted[name]).unwrap().to_string();
+        left_out.has_selector(name, &selector)
+    };
+    let children = world.state.accepted.keys();
+    let children: Vec<_> = children
+        .filter(|name| fleet.facts.shards[*name].root.is_some())
+        .collect();
+    assert_eq!(children.len(), 2);
+    assert!(children.iter().all(|child| is_left_out(child)), "{children:?}");
+    assert!(!is_left_out(&shard_name("s00")), "the shortest are looked for");
+}
+
 #[test]
 fn roots_that_come_at_once_count_each_other() {
     let mut fleet = Fleet::new(&[]);
