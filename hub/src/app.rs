@@ -167,7 +167,7 @@ impl Parts {
         );
         let children = ChildWriter::new(self.client.clone(), self.index.clone());
         self.spawn("children", children.run(self.worlds.subscribe(), self.metrics.clone()));
-        self.spawn("versions", pins.clone().keep_versions());
+        self.spawn("versions", pins.clone().keep_history());
         let ages = ages::MemberAges::new(self.index.clone());
         self.registry.root(|root| root.register_collector(Box::new(ages)));
         let (client, namespace) = (self.client.clone(), &self.config.namespace);

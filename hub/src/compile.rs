@@ -40,6 +40,7 @@ mod wanted;
 
 pub(crate) use agent_config::{AgentOrders, selector_of_root};
 pub(crate) use arbitrate::{Contested, Given, Verdict, some_of};
+use callers::SeenCallers;
 pub(crate) use callers::{caller_selector, selects};
 pub(crate) use credentials::{Credential, Credentials, Own};
 pub(crate) use fence::hindrance;
@@ -104,6 +105,8 @@ pub(crate) struct World {
     pub(crate) targets: HashSet<String>,
     /// What cannot be said yet of which cluster, so that absence from `resources` is no reason to take it from a router.
     pub(crate) unknown: BTreeSet<(v1::ResourceKind, String)>,
+    /// Of clusters of which not all callers are known, those that are, or are known to be gone.
+    pub(crate) seen_callers: BTreeMap<String, SeenCallers>,
     pub(crate) shards: BTreeMap<ShardName, Verdict>,
     /// The callers of each shard, by the resource names of their views.
     pub(crate) callers: BTreeMap<ShardName, BTreeSet<Ref>>,
@@ -135,6 +138,7 @@ impl World {
             && self.state.ledger == other.state.ledger
             && self.resources == other.resources
             && self.unknown == other.unknown
+            && self.seen_callers == other.seen_callers
             && self.shards == other.shards
             && self.callers == other.callers
             && self.not_admitted == other.not_admitted
@@ -195,6 +199,10 @@ impl World {
             Ref::Policy(name) => {
                 let reach = self.policies.get(name);
                 reach.is_some_and(|reach| reach.standing == Standing::NoneGood)
+            }
+            Ref::View { home, pod_uid } => {
+                let seen = self.seen_callers.get(home);
+                self.is_unknown(known.kind(), home) && !seen.is_some_and(|seen| seen.has(pod_uid))
             }
             _ => known
                 .cluster()

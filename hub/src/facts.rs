@@ -18,11 +18,13 @@ use portolan_runtime::Secret;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
+mod gone;
 mod objects;
 mod policies;
 mod shards;
 mod stamped;
 
+pub(crate) use gone::GoneCallers;
 pub(crate) use objects::{Counts, counted};
 pub(crate) use policies::{
     FaultsStopped, PolicyInForce, PolicyKind, PolicyName, PolicyObject, PolicySpec, PolicyStatus, RuleNames, Selection,
@@ -117,6 +119,9 @@ pub(crate) struct MemberHistory {
     pub(crate) restores: u64,
     /// The highest resourceVersion of it that was written down; what the agent read last is a minute newer.
     pub(crate) version: u64,
+    /// When it was written down last that its agent was not heard, in seconds of Unix time; 0: never.
+    #[serde(default)]
+    pub(crate) silent_at: i64,
 }
 
 /// Cluster, namespace, and the epoch of its owner.
@@ -151,6 +156,8 @@ pub(crate) struct AgentReport {
     pub(crate) callers: Option<BTreeMap<String, v1::CallerFact>>,
     /// Namespaces of which the agent has never told this process all callers.
     pub(crate) unknown_callers: BTreeSet<String>,
+    /// UIDs of callers that this process knew and that are gone, while there are any of those. Bounded.
+    pub(crate) gone_callers: GoneCallers,
     /// UIDs of callers that were known before the agent's stream began, of namespaces of which it has not told all on it.
     pub(crate) kept_callers: BTreeSet<String>,
     /// Shared with worlds, which go by whether it is the very same.
@@ -159,6 +166,8 @@ pub(crate) struct AgentReport {
     pub(crate) heartbeat: Option<Heartbeat>,
     /// The clock of the member's API server agreed with the hub's when its agent spoke last.
     pub(crate) clock_agrees: bool,
+    /// When that clock was read last.
+    pub(crate) clock_read: Option<Timestamp>,
     /// The member's resourceVersion as it was read last; 0: not yet.
     pub(crate) version_read: u64,
     /// When it went back last, as far as this process knows.

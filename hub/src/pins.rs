@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use kube::{Client, Error as KubeError};
@@ -28,10 +29,10 @@ pub(crate) use stored::{CONFIG_MAP_PINS, count};
 const MAX_UID_BYTES: usize = 128;
 /// Attempts against concurrent writers before giving up; each loss means that another hub's write went through.
 const ATTEMPTS: usize = 5;
-/// Between two writings of the members' versions: a hub that starts anew may miss a restore that took back less than this.
-const VERSIONS_NOTED_EVERY: Duration = Duration::from_mins(1);
-/// Most bytes of the pins whose members' versions are noted at a time; in a large fleet members take turns.
-const VERSIONS_MAX_BYTES: usize = 256 * 1024;
+/// Between two writings of the members' versions and silence: a hub that starts anew may miss a restore that took back less than this.
+const HISTORY_NOTED_EVERY: Duration = Duration::from_mins(1);
+/// Most bytes of the pins whose history is noted at a time; in a large fleet members take turns.
+const HISTORY_MAX_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, Error)]
 pub(crate) enum PinError {
@@ -141,35 +142,36 @@ impl Pins {
         let change = |before: Option<&Pin>| {
             let before = before.cloned().ok_or_else(|| stranger(cluster))?;
             let restores = before.history.restores + 1;
-            let history = MemberHistory { restores, version };
+            let history = MemberHistory {
+                restores,
+                version,
+                ..before.history
+            };
             Ok(Pin { history, ..before })
         };
         self.update(cluster, change).await
     }
 
-    /// Writes down for ever which versions the members are at: at a pace that no agent chooses.
-    pub(crate) async fn keep_versions(self) {
+    /// Writes down for ever which versions the members are at, and which are not heard: at a pace that no agent chooses.
+    pub(crate) async fn keep_history(self) {
         let mut last = String::new();
         loop {
-            tokio::time::sleep(VERSIONS_NOTED_EVERY).await;
-            match self.note_versions(&last).await {
+            tokio::time::sleep(HISTORY_NOTED_EVERY).await;
+            match self.note_history(&last, Timestamp::now().as_second()).await {
                 Ok(noted) => last = noted,
-                Err(error) => tracing::warn!(%error, "cannot write down the members' versions"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot write down the members' versions, and which are not heard");
+                }
             }
         }
     }
 
     /// Of the members behind `last` and then from the first one on; the last one that there was room for, in one write.
-    async fn note_versions(&self, last: &str) -> Result<String, PinError> {
+    async fn note_history(&self, last: &str, now_unix_seconds: i64) -> Result<String, PinError> {
         let turn = self.index.read(|facts| turn(&facts.pins, last));
         let change = |pins: &mut BTreeMap<String, Pin>| {
-            self.index.read(|facts| {
-                for (cluster, pin) in pins.iter_mut().filter(|(cluster, _)| turn.contains(cluster)) {
-                    let agent = facts.agents.get(cluster).filter(|agent| !agent.owes_restore);
-                    let version = agent.map_or(0, |agent| agent.version_read);
-                    pin.history.version = pin.history.version.max(version);
-                }
-            });
+            let those = pins.iter_mut().filter(|(cluster, _)| turn.contains(cluster));
+            self.index.read(|facts| note(facts, those, now_unix_seconds));
             Ok(())
         };
         self.rewrite(change).await?;
@@ -234,7 +236,7 @@ impl Pins {
 fn turn(pins: &BTreeMap<String, Pin>, last: &str) -> Vec<String> {
     let after = pins.iter().filter(|(cluster, _)| cluster.as_str() > last);
     let again = pins.iter().filter(|(cluster, _)| cluster.as_str() <= last);
-    let mut room = VERSIONS_MAX_BYTES;
+    let mut room = HISTORY_MAX_BYTES;
     let fitting = after.chain(again).take_while(|(cluster, pin)| {
         let left = room.checked_sub(cluster.len() + encode(pin).len());
         room = left.unwrap_or_default();
@@ -339,6 +341,17 @@ fn check(cluster: &str, wanted: &Pin, pins: &BTreeMap<String, Pin>) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Moves on what the members' pins say of their versions and of their silence.
+fn note<'a>(facts: &Facts, pins: impl Iterator<Item = (&'a String, &'a mut Pin)>, now_unix_seconds: i64) {
+    for (cluster, pin) in pins {
+        let agent = facts.agents.get(cluster).filter(|agent| !agent.owes_restore);
+        let version = agent.map_or(0, |agent| agent.version_read);
+        let history = &mut pin.history;
+        history.version = history.version.max(version);
+        history.silent_at = history.silent_at.max(facts.silent_at(cluster, now_unix_seconds));
+    }
 }
 
 #[cfg(test)]

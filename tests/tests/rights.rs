@@ -410,6 +410,8 @@ async fn a_right_that_is_taken_while_the_disk_is_full_is_never_given_back() {
     // A person whom the hub was never asked about is told so at once: a `Retry-After` would have kubectl ask for a minute first.
     let person = world.explicit_door("west").await.unwrap();
     let answer = person.get(MAPS, &[]).await.unwrap();
-    answer.expect_status(503, &["the hub cannot be asked", "it is away"]).unwrap();
+    answer
+        .expect_status(503, &["the hub cannot be asked", "it is away"])
+        .unwrap();
     assert_eq!(answer.header("retry-after"), "");
 }

@@ -1,6 +1,6 @@
 //! Callers → views: which Pods are callers of which shards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use portolan_wire::v1;
 use super::policies::Holders;
 use super::wanted::allows;
 use super::{Accepted, Ref, World, held};
-use crate::facts::{Facts, MemberObject};
+use crate::facts::{Facts, GoneCallers, MemberObject};
 
 /// Which locks callers may hold, and when.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +36,26 @@ impl HeldBy<'_> {
     }
 }
 
+/// Callers of one member, of which not all are known, that agents have told this process: whether there is a view of each it knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SeenCallers {
+    there: BTreeSet<String>,
+    gone: GoneCallers,
+}
+
+impl SeenCallers {
+    fn of(callers: &BTreeMap<String, v1::CallerFact>, gone: &GoneCallers) -> Self {
+        Self {
+            there: callers.keys().cloned().collect(),
+            gone: gone.clone(),
+        }
+    }
+
+    pub(super) fn has(&self, uid: &str) -> bool {
+        self.there.contains(uid) || self.gone.contains(uid)
+    }
+}
+
 /// Pods in these phases run nothing any more.
 const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 
@@ -43,13 +63,18 @@ const ENDED: [&str; 2] = ["Succeeded", "Failed"];
 pub(super) fn render(world: &mut World, facts: &Facts, holders: &mut Holders<'_>, held: HeldBy<'_>) {
     for (cluster, member) in facts.members.iter().filter(|(_, member)| member.accept) {
         let agent = facts.agents.get(cluster);
-        // Views do not say which namespace they are of: one of which not all is known keeps those of all.
+        // Views do not say which namespace they are of: one of which not all is known keeps all of those that were never seen.
         if agent.is_none_or(|agent| agent.callers.is_none() || !agent.unknown_callers.is_empty()) {
             world.unknown.insert((v1::ResourceKind::CallerView, cluster.clone()));
         }
-        let Some(callers) = agent.and_then(|agent| agent.callers.as_ref()) else {
+        let Some((agent, callers)) = agent.and_then(|agent| Some((agent, agent.callers.as_ref()?))) else {
             continue;
         };
+        if !agent.unknown_callers.is_empty() {
+            world
+                .seen_callers
+                .insert(cluster.clone(), SeenCallers::of(callers, &agent.gone_callers));
+        }
         if facts.joined(cluster).is_none() {
             continue;
         }

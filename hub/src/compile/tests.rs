@@ -581,3 +581,30 @@ fn a_member_that_is_no_longer_accepted_is_taken_from_routers() {
     assert!(world.is_gone(&Ref::gateway_credential("west")));
     assert!(!world.agent_configs.contains_key("west"));
 }
+
+/// As by a selector of another author that the API server refuses.
+#[test]
+fn of_a_member_with_unknown_callers_those_that_were_seen_are_taken_from_routers() {
+    let mut fleet = Fleet::new(&["ns-a"]);
+    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+    fleet.caller("east", "p", "op");
+    fleet.caller("east", "elsewhere", "other");
+    fleet.agent("east").unknown_callers.insert("evil".to_owned());
+    fleet.agent("east").gone_callers.add("gone".to_owned());
+    let world = fleet.compile(u64::MAX);
+    let is_gone = |uid: &str| {
+        world.is_gone(&Ref::View {
+            home: "east".to_owned(),
+            pod_uid: uid.to_owned(),
+        })
+    };
+    let uids = ["p", "elsewhere", "gone", "never seen"];
+    assert_eq!(uids.map(is_gone), [false, true, true, false]);
+    fleet.agent("east").unknown_callers.clear();
+    let world = fleet.compile(u64::MAX);
+    let never = Ref::View {
+        home: "east".to_owned(),
+        pod_uid: "never seen".to_owned(),
+    };
+    assert!(world.is_gone(&never) && world.seen_callers.is_empty());
+}

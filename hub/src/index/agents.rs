@@ -29,6 +29,8 @@ const COVERAGE_AGES: Duration = Duration::from_secs(30);
 const CLOCK_MILLISECONDS: u64 = 2_000;
 /// API servers tell whole seconds: so exactly a clock is known.
 const CLOCK_READ_WITHIN: u64 = 500;
+/// Six heartbeats: no clock drifts by much in that.
+const CLOCK_STANDS_FOR: SignedDuration = SignedDuration::from_secs(30);
 /// Two heartbeats: an agent that beats more seldom may have been told of as not heard.
 const BEATS_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
@@ -113,10 +115,19 @@ impl Facts {
         })
     }
 
-    /// Whether the agent of the member has been heard all the time since then, as far as this process knows.
+    /// Whether the agent of the member has been heard all the time since then, as far as this process and those before it know.
     pub(crate) fn is_heard_since(&self, cluster: &str, since: Timestamp) -> bool {
-        let again = self.spoke_again.get(cluster);
-        !self.listening && !self.silent.contains(cluster) && again.is_none_or(|again| *again <= since)
+        let written = self.pins.get(cluster).map_or(0, |pin| pin.history.silent_at);
+        let silent_at = self.silent_at(cluster, i64::MAX).max(written);
+        !self.listening && silent_at <= since.as_second()
+    }
+
+    /// When the member was not heard last, as far as this process knows, in seconds of Unix time: now, or when it spoke again; 0: never.
+    pub(crate) fn silent_at(&self, cluster: &str, now_unix_seconds: i64) -> i64 {
+        if self.silent.contains(cluster) {
+            return now_unix_seconds;
+        }
+        self.spoke_again.get(cluster).map_or(0, |again| again.as_second())
     }
 
     /// What agents said of labels ages, and new namespaces settle: of each member without a word within [`COVERAGE_AGES`] it does not count any more. Not
@@ -235,7 +246,7 @@ impl AgentReport {
         }
         let was_unready = self.is_unready();
         let had_agreed = self.clock_agrees;
-        self.clock_agrees = agrees(beat.api_clock_unix_milliseconds, at, had_agreed);
+        self.read_clock(beat.api_clock_unix_milliseconds, at);
         let beat = Heartbeat {
             at,
             api_ready: beat.api_ready,
@@ -251,6 +262,19 @@ impl AgentReport {
             Change::Status if had_agreed != self.clock_agrees => Change::Compile,
             Change::Status if !is_news => Change::Figures,
             change => change,
+        }
+    }
+
+    /// One that could not be read of late, as an API server is slow now and then, is where it was.
+    fn read_clock(&mut self, unix_milliseconds: Option<i64>, at: Timestamp) {
+        if let Some(clock) = unix_milliseconds {
+            self.clock_agrees = agrees(clock, at, self.clock_agrees);
+            self.clock_read = Some(at);
+        } else if self
+            .clock_read
+            .is_none_or(|read| at.duration_since(read) > CLOCK_STANDS_FOR)
+        {
+            self.clock_agrees = false;
         }
     }
 
@@ -370,12 +394,11 @@ fn status<T: PartialEq>(slot: &mut T, value: T) -> Change {
 }
 
 /// Whether a clock agrees with the hub's, which is `at`. One that did may be off by a little more before it does not.
-fn agrees(clock_unix_milliseconds: Option<i64>, at: Timestamp, agreed: bool) -> bool {
+fn agrees(clock_unix_milliseconds: i64, at: Timestamp, agreed: bool) -> bool {
     let most = if agreed {
         CLOCK_MILLISECONDS
     } else {
         CLOCK_MILLISECONDS - CLOCK_READ_WITHIN
     };
-    let off = clock_unix_milliseconds.map(|clock| clock.saturating_sub(at.as_millisecond()).unsigned_abs());
-    off.is_some_and(|off| off <= most)
+    clock_unix_milliseconds.abs_diff(at.as_millisecond()) <= most
 }

@@ -9,7 +9,7 @@ use portolan_wire::v1;
 
 use super::Change;
 use super::fold::fold;
-use crate::facts::AgentReport;
+use crate::facts::{AgentReport, GoneCallers};
 
 pub(super) fn callers(agent: &mut AgentReport, delta: v1::CallerDelta) -> Change {
     let pending: BTreeSet<String> = delta.pending.into_iter().collect();
@@ -40,7 +40,15 @@ pub(super) fn callers(agent: &mut AgentReport, delta: v1::CallerDelta) -> Change
     };
     removed.extend(agent.kept_callers.iter().filter(over).cloned());
     agent.kept_callers.retain(|uid| !removed.contains(uid));
+    let before = (!unknown.is_empty()).then(|| agent.callers.clone()).flatten();
     let change = fold(&mut agent.callers, delta.reset, upserted, removed);
+    let left = agent.callers.as_ref();
+    let gone = before.into_iter().flatten().map(|(uid, _)| uid);
+    gone.filter(|uid| left.is_some_and(|left| !left.contains_key(uid)))
+        .for_each(|uid| agent.gone_callers.add(uid));
+    if unknown.is_empty() {
+        agent.gone_callers = GoneCallers::default();
+    }
     if agent.unknown_callers == unknown {
         return change;
     }

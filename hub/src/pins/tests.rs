@@ -192,7 +192,7 @@ async fn a_fleet_has_more_pins_than_one_object_has_room_for() {
         let (presented, issued) = (format!("{cluster}-a"), format!("{cluster}-b"));
         pins.renew(cluster, &presented, &issued).await.unwrap();
     }
-    pins.note_versions("").await.unwrap();
+    pins.note_history("", 0).await.unwrap();
     // A hub that starts anew finds all of it.
     let index = index_of_fleet(&fleet);
     let pins = Pins::new(api.clone(), "system", index.clone());
@@ -293,4 +293,35 @@ fn members_take_turns_in_what_is_noted() {
     assert_eq!(noted.len(), 40);
     let few: BTreeMap<_, _> = fleet(2).into_iter().collect();
     assert_eq!(turn(&few, "member-000"), ["member-001", "member-000"]);
+}
+
+#[test]
+fn when_a_member_was_not_heard_is_written_down() {
+    let mut pins = BTreeMap::from([("east".to_owned(), pin("uid", "k"))]);
+    let mut facts = Facts::default();
+    let noted = |facts: &Facts, pins: &mut BTreeMap<String, Pin>, now| {
+        note(facts, pins.iter_mut(), now);
+        pins["east"].history.silent_at
+    };
+    assert_eq!(noted(&facts, &mut pins, 100), 0);
+    facts.silent.insert("east".to_owned());
+    assert_eq!(noted(&facts, &mut pins, 160), 160);
+    facts.silent.clear();
+    facts
+        .spoke_again
+        .insert("east".to_owned(), Timestamp::from_second(190).unwrap());
+    assert_eq!(noted(&facts, &mut pins, 220), 190);
+    let [since, before] = [190, 189].map(|at| Timestamp::from_second(at).unwrap());
+    let restarted = Facts {
+        pins: pins.clone().into(),
+        ..Facts::default()
+    };
+    assert!(restarted.is_heard_since("east", since) && !restarted.is_heard_since("east", before));
+    assert_eq!(
+        noted(&Facts::default(), &mut pins, 300),
+        190,
+        "a hub that starts anew knows it"
+    );
+    let stored = serde_json::to_value(&pins["east"]).unwrap();
+    assert_eq!(stored["history"]["silentAt"], 190);
 }
