@@ -6,6 +6,7 @@
 //! the accepted specs: it is what keeps every pair with one owner while specs and inventories change. Caller:
 //! `distribute`.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
@@ -314,6 +315,7 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
         accepted: &outcome.accepted,
         verdicts: &outcome.verdicts,
         now,
+        takers: RefCell::default(),
     };
     let keeps = |cluster: &str, namespace: &str, entry: &Entry| vacancies.keeps(cluster, namespace, entry);
     ledger.settle(facts, (&outcome.claims, &outcome.judged), keeps, (run, now));

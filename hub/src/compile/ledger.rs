@@ -67,7 +67,7 @@ pub(crate) struct Entry {
     pub(crate) fence: PairFence,
     /// Of a fence that is not whole: the run since which writes are to say their epoch, as far as this process knows.
     pub(crate) saying_since: Option<u64>,
-    /// Since when the member has no such namespace, as far as this process knows, though it had one.
+    /// Of one that nobody asks for: since when the member has no such namespace, as far as this process knows, though it had one.
     pub(crate) vacant_from: Option<Timestamp>,
     /// Every router has let go of it, and the member is to refuse what still arrives of its owner.
     pub(crate) closing: bool,
@@ -272,6 +272,7 @@ impl Ledger {
                 for (namespace, entry) in entries {
                     if entry.let_go(facts, released, (&cluster, namespace)) {
                         entry.stays();
+                        entry.vacant_from = None;
                         left.extend(entry.owner.take().map(|shard| (shard, namespace.clone())));
                     }
                 }
@@ -334,10 +335,8 @@ impl Ledger {
                     if entry.claim(shard, annotated, view_revision + 1) {
                         view_revision += 1;
                     }
-                    // What is not known any more begins anew.
-                    if known.is_some() || inventory.is_none() {
-                        entry.vacant_from = None;
-                    }
+                    // Somebody asks for it, there or not; and what is not known any more begins anew.
+                    entry.vacant_from = None;
                 }
                 let unclaimed = entries
                     .iter_mut()

@@ -5,13 +5,15 @@
 //! *vacant*, in a new epoch, until the rules of another shard take the name, the shard has the namespace in another member, or an hour
 //! is over. A vacant pair keeps nobody from being accepted. Caller: `compile`, as it moves the ledger on.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use jiff::Timestamp;
 use portolan_crds::{Selector, ShardName};
 
 use super::ledger::{Entry, VACANT_FOR};
-use super::wanted::{Rules, WantedMember};
+use super::wanted::WantedMember;
 use super::{Accepted, Verdict};
 use crate::facts::Facts;
 use crate::settings::Settings;
@@ -26,9 +28,43 @@ pub(super) struct Vacancies<'a> {
     pub(super) accepted: &'a BTreeMap<ShardName, Accepted>,
     pub(super) verdicts: &'a BTreeMap<ShardName, Verdict>,
     pub(super) now: Timestamp,
+    /// By member, once it has been asked for.
+    // A RefCell: one run is one thread's.
+    pub(super) takers: RefCell<BTreeMap<String, Rc<Takers<'a>>>>,
 }
 
-impl Vacancies<'_> {
+/// Rules of all shards that take namespaces of one member by what follows from their names.
+#[derive(Debug, Default)]
+pub(super) struct Takers<'a> {
+    names: BTreeMap<&'a str, BTreeSet<&'a ShardName>>,
+    selectors: Vec<(&'a ShardName, Selector)>,
+}
+
+impl<'a> Takers<'a> {
+    /// `keys`: those of labels that follow from a namespace's name.
+    fn of(verdicts: &'a BTreeMap<ShardName, Verdict>, cluster: &str, keys: [&str; 4]) -> Self {
+        let mut takers = Self::default();
+        for (shard, verdict) in verdicts {
+            let members = verdict.wanted.members.iter();
+            for member in members.filter(|member| member.cluster == cluster) {
+                for name in &member.rules.names {
+                    takers.names.entry(name).or_default().insert(shard);
+                }
+                let selectors = member.rules.selectors.iter();
+                let selectors = selectors.filter_map(|text| Selector::parse(text).ok());
+                // What asks for another label takes nothing of which only the name is known.
+                let by_name = selectors.filter(|selector| {
+                    let mut requirements = selector.requirements().iter();
+                    requirements.all(|one| keys.contains(&one.key()))
+                });
+                takers.selectors.extend(by_name.map(|selector| (shard, selector)));
+            }
+        }
+        takers
+    }
+}
+
+impl<'a> Vacancies<'a> {
     /// Whether a pair that nobody claims stays its owner's all the same.
     pub(super) fn keeps(&self, cluster: &str, namespace: &str, entry: &Entry) -> bool {
         let Some(owner) = &entry.owner else { return false };
@@ -55,13 +91,24 @@ impl Vacancies<'_> {
 
     /// Whether the rules of another shard take whatever has this name in the member.
     fn is_taken(&self, owner: &ShardName, cluster: &str, namespace: &str) -> bool {
-        let others = self.verdicts.iter().filter(|(name, _)| *name != owner);
-        let members = others.flat_map(|(_, verdict)| &verdict.wanted.members);
-        let mut rules = members
-            .filter(|member| member.cluster == cluster)
-            .map(|member| &member.rules);
+        let takers = self.takers(cluster);
+        let named = takers.names.get(namespace).into_iter().flatten();
         let labels = self.labels(namespace);
-        rules.any(|rules| rules.take(namespace, &labels))
+        let mut selectors = takers.selectors.iter().filter(|(shard, _)| *shard != owner);
+        named.copied().any(|shard| shard != owner) || selectors.any(|(_, selector)| selector.matches(&labels))
+    }
+
+    /// Made once in a run, where there is any vacant pair: of a large fleet it is all selectors of the member.
+    fn takers(&self, cluster: &str) -> Rc<Takers<'a>> {
+        let mut known = self.takers.borrow_mut();
+        if let Some(takers) = known.get(cluster) {
+            return takers.clone();
+        }
+        let keys = &self.settings.keys;
+        let keys = [METADATA_NAME, keys.namespace(), keys.sharding_hash(), keys.control()];
+        let takers = Rc::new(Takers::of(self.verdicts, cluster, keys));
+        known.insert(cluster.to_owned(), takers.clone());
+        takers
     }
 
     /// The labels that follow from a namespace's name.
@@ -77,14 +124,59 @@ impl Vacancies<'_> {
     }
 }
 
-impl Rules {
-    /// Whether a namespace of this name is theirs whatever labels it may have beside these, which follow from the name.
-    fn take(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
-        let takes = |text: &String| {
-            let selector = Selector::parse(text).unwrap_or(Selector::nothing());
-            let mut requirements = selector.requirements().iter();
-            requirements.all(|one| labels.contains_key(one.key())) && selector.matches(labels)
+#[cfg(test)]
+mod tests {
+    use super::super::wanted::{Rules, Wanted};
+    use super::*;
+
+    #[test]
+    fn selectors_are_read_once_in_a_run_and_those_by_other_labels_are_left() {
+        let settings = Settings::default();
+        let rules = |names: &[&str], selectors: &[&str]| Rules {
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            selectors: selectors.iter().map(|text| (*text).to_owned()).collect(),
+            ..Rules::default()
         };
-        self.names.contains(namespace) || self.selectors.iter().any(takes)
+        let mut verdicts = BTreeMap::new();
+        for (name, rules) in [
+            (
+                "a",
+                rules(&["ns-a"], &["", "team=x", "team=x,kubernetes.io/metadata.name=ns-b"]),
+            ),
+            ("b", rules(&["ns-a"], &["kubernetes.io/metadata.name in (ns-b)"])),
+        ] {
+            let member = WantedMember {
+                cluster: "east".to_owned(),
+                rules,
+                ..WantedMember::default()
+            };
+            let wanted = Wanted {
+                members: vec![member],
+                ..Wanted::default()
+            };
+            let verdict = Verdict {
+                wanted: wanted.into(),
+                ..Verdict::default()
+            };
+            verdicts.insert(ShardName::new("ops", name).unwrap(), verdict);
+        }
+        let vacancies = Vacancies {
+            facts: &Facts::default(),
+            settings: &settings,
+            accepted: &BTreeMap::new(),
+            verdicts: &verdicts,
+            now: Timestamp::UNIX_EPOCH,
+            takers: RefCell::default(),
+        };
+        let takers = vacancies.takers("east");
+        assert_eq!((takers.names["ns-a"].len(), takers.selectors.len()), (2, 2));
+        assert!(Rc::ptr_eq(&takers, &vacancies.takers("east")));
+        assert!(vacancies.takers("west").selectors.is_empty());
+        let shard = |name| ShardName::new("ops", name).unwrap();
+        assert!(vacancies.is_taken(&shard("a"), "east", "ns-b") && !vacancies.is_taken(&shard("a"), "east", "ns-c"));
+        assert!(
+            vacancies.is_taken(&shard("b"), "east", "ns-c"),
+            "the empty selector is everything"
+        );
     }
 }

@@ -97,6 +97,8 @@ fn whoever_names_it_gets_it_and_is_no_overlap() {
     assert!(releasing.vacant, "there is still none");
     let world = fleet.compile(ALL);
     assert_eq!(world.owner("east", "ns-b"), Some("b"));
+    assert!(!grant(&world, "b", "ns-b").unwrap().vacant, "b goes on wanting it");
+    assert_eq!(fleet.state.ledger.vacancy_ends(), None, "there is nothing to wait for");
     // What a shard names it goes on wanting, there or not.
     fleet.apply("c", spec(&[("east", &["ns-b"])]));
     assert_eq!(fleet.compile(ALL).refusal("c"), Some(ConditionReason::Overlap));
@@ -142,6 +144,19 @@ fn it_is_released_after_an_hour() {
     assert!(!is_granted(&grant(&world, "a", "ns-b").unwrap()));
     let world = fleet.compile_at(ALL, at + VACANT_FOR);
     assert_eq!((world.owner("east", "ns-b"), grant(&world, "a", "ns-b")), (None, None));
+    assert_eq!(fleet.state.ledger.vacancy_ends(), None);
+}
+
+#[test]
+fn what_its_own_shard_names_does_not_wait_any_more() {
+    let mut fleet = fleet();
+    fleet.inventory("east", &["ns-a"]);
+    fleet.compile(ALL);
+    assert!(fleet.state.ledger.vacancy_ends().is_some());
+    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    let world = fleet.compile(ALL);
+    let named = grant(&world, "a", "ns-b").unwrap();
+    assert!(is_granted(&named) && !named.vacant, "{named:?}");
     assert_eq!(fleet.state.ledger.vacancy_ends(), None);
 }
 
