@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use portolan_crds::ShardName;
 use portolan_crds::ledger::CursorFormat;
 use portolan_wire::protocol::UNDER_WAY_FOR;
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::compile::{Ref, Released};
 use crate::facts::PairEpoch;
+use crate::pace::Paces;
 
 mod held;
 mod locks;
@@ -205,6 +206,9 @@ pub(crate) struct Acks {
     renewals_heard: AtomicU64,
     /// Counts words of routers on locks of callers that are in another shard by now.
     held_elsewhere: watch::Sender<u64>,
+    /// How often words of each router but the gateways on these locks may cost a compile.
+    // A mutex: taken for a moment for each such word.
+    paces: Mutex<Paces>,
     /// When the last router left that is not known any more, or may have: at the start of a hub that was not the first.
     others_left: RwLock<Option<Instant>>,
 }
@@ -233,6 +237,7 @@ impl Default for Acks {
             followed: RwLock::default(),
             renewals_heard: AtomicU64::new(0),
             held_elsewhere: watch::Sender::new(0),
+            paces: Mutex::default(),
             others_left: RwLock::default(),
         }
     }

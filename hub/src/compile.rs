@@ -45,7 +45,7 @@ use callers::SeenCallers;
 pub(crate) use callers::{caller_selector, selects};
 pub(crate) use credentials::{Credential, Credentials, Own};
 pub(crate) use fence::hindrance;
-pub(crate) use held::{CallerKey, Hold, Holders, Past, callers_of};
+pub(crate) use held::{CallerKey, Hold, Holders, Past, Teller, Untold, callers_of};
 pub(crate) use ledger::{Entry, Ledger, LockUsersAway, Released};
 pub(crate) use locks::{LockNews, place as lock_place};
 use members::{Thumbprints, Unconfirmed};

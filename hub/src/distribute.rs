@@ -119,8 +119,10 @@ impl Distributor {
             facts: self.index.compile_changes(),
             acks: self.acks.changes(),
             holders: self.acks.holders_elsewhere(),
+            owed: tokio::time::interval(POLL),
             checks: tokio::time::interval(TERM_CHECK),
         };
+        alarms.owed.set_missed_tick_behavior(MissedTickBehavior::Delay);
         alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut dwells = Dwells::default();
         let mut crossings = Crossings::new(Instant::now());
@@ -196,6 +198,11 @@ impl Distributor {
                 _ = alarms.facts.changed() => return Ok(()),
                 _ = alarms.acks.changed(), if waiting => return Ok(()),
                 _ = alarms.holders.changed() => return Ok(()),
+                _ = alarms.owed.tick() => {
+                    if self.acks.settle_renewals() {
+                        return Ok(());
+                    }
+                }
                 () = tokio::time::sleep(POLL), if waiting => return Ok(()),
                 () = &mut ended, if end.is_some() => return Ok(()),
                 _ = alarms.checks.tick() => {
@@ -340,6 +347,8 @@ struct Alarms {
     acks: watch::Receiver<u64>,
     /// Callers hold what was their former shard's.
     holders: watch::Receiver<u64>,
+    /// Ticks at which it is looked whether words of routers on these are to be looked at that came too often.
+    owed: tokio::time::Interval,
     /// Ticks at which it is looked whether another hub has started.
     checks: tokio::time::Interval,
 }

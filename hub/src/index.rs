@@ -14,6 +14,7 @@ use portolan_crds::ConditionReason;
 use tokio::sync::watch;
 
 use crate::facts::{Facts, Pin};
+use crate::pace::Paces;
 
 mod agents;
 mod bounds;
@@ -21,7 +22,6 @@ mod budgets;
 mod callers;
 mod fold;
 mod objects;
-mod pace;
 mod policies;
 mod report;
 mod shards;
@@ -30,7 +30,6 @@ mod tests;
 
 pub(crate) use bounds::{MAX_SUBJECT_BYTES, MAX_SUBJECT_FACTS, OutOfBounds};
 pub(crate) use objects::{member_from, router_from, shard_from};
-use pace::Paces;
 pub(crate) use report::Report;
 use shards::Turns;
 

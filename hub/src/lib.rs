@@ -26,6 +26,7 @@ mod index;
 mod jwks;
 mod ledger;
 mod metrics;
+mod pace;
 mod peer;
 mod people;
 mod pins;

@@ -32,7 +32,7 @@ impl HeldBy<'_> {
         let [shard] = shards else { return None };
         let key = (cluster.to_owned(), caller.uid.clone());
         let shard = (shard, accepted.get(shard)?);
-        self.holders.closed(&key, shard, (self.longest, self.now))
+        self.holders.closed((&key, caller), shard, (self.longest, self.now))
     }
 }
 

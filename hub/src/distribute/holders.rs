@@ -32,7 +32,7 @@ impl Pasts {
         Arc::new(Holders {
             at: Instant::now().into_std(),
             held: renewals.held,
-            unknown: renewals.unknown,
+            untold: renewals.untold,
             young: renewals.young,
             past: self
                 .callers
@@ -49,21 +49,14 @@ impl Pasts {
             seen.left.get_or_insert(now);
         }
         self.closes = false;
-        for (caller, (shard_uid, closed_until)) in callers_of(world) {
-            self.closes |= closed_until.is_some();
+        for (caller, present) in callers_of(world) {
+            self.closes |= present.closed_until.is_some();
             let seen = self.callers.entry(caller).or_insert_with(|| Seen {
-                past: Past {
-                    shard_uid: shard_uid.to_owned(),
-                    changed: None,
-                    closed_until: None,
-                },
+                past: Past::new(present),
                 left: None,
             });
-            if seen.past.shard_uid != shard_uid {
-                shard_uid.clone_into(&mut seen.past.shard_uid);
-                seen.past.changed = Some(now.into_std());
-            }
-            (seen.left, seen.past.closed_until) = (None, closed_until);
+            seen.past.move_on(present, (now.into_std(), longest));
+            seen.left = None;
         }
         self.callers
             .retain(|_, seen| seen.left.is_none_or(|left| now < left + longest));

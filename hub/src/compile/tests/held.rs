@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use portolan_crds::HeldLock;
+use portolan_wire::subscription::Subscription;
 
 use super::*;
-use crate::compile::{Hold, Holders, Past, callers_of};
+use crate::compile::{Hold, Holders, Past, Teller, Untold, callers_of};
 
 const LONGEST: Duration = Duration::from_secs(crate::settings::DEFAULT_LONGEST_LEASE_SECONDS);
 /// As routers count client-go's 15 s.
@@ -59,17 +60,9 @@ impl Scene {
         };
         self.world = self.fleet.compile_at(released, self.at);
         let at = self.holders.at;
-        let seen = callers_of(&self.world).map(|(caller, (uid, closed_until))| (caller, uid.to_owned(), closed_until));
-        for (caller, uid, closed_until) in seen.collect::<Vec<_>>() {
-            let past = self.holders.past.entry(caller).or_insert(Past {
-                shard_uid: uid.clone(),
-                changed: None,
-                closed_until: None,
-            });
-            if past.shard_uid != uid {
-                (past.shard_uid, past.changed) = (uid, Some(at));
-            }
-            past.closed_until = closed_until;
+        for (caller, present) in callers_of(&self.world) {
+            let past = self.holders.past.entry(caller).or_insert_with(|| Past::new(present));
+            past.move_on(present, (at, LONGEST));
         }
     }
 
@@ -79,8 +72,13 @@ impl Scene {
         self.compile();
     }
 
-    /// The caller renews the lock of this shard.
+    /// The caller renews the lock of this shard by a gateway.
     fn renews(&mut self, caller: &str, shard: &str, lock: &str) {
+        self.renews_by(&Subscription::Everything, caller, (shard, lock));
+    }
+
+    /// By a router of this subscription.
+    fn renews_by(&mut self, router: &Subscription, caller: &str, (shard, lock): (&str, &str)) {
         let hold = Hold {
             lock: HeldLock {
                 cluster: "east".to_owned(),
@@ -90,6 +88,7 @@ impl Scene {
             },
             shard_uid: format!("object-{shard}"),
             lasts_seconds: LASTS,
+            teller: Teller::of(router),
         };
         let key = ("east".to_owned(), caller.to_owned());
         self.holders.held.entry(key).or_default().push(hold);
@@ -159,7 +158,7 @@ fn who_renewed_nothing_who_is_new_and_who_elects_nobody_does_not_wait() {
     scene.compile();
     assert_eq!(scene.closed("p"), None, "it renewed nothing");
     scene.fleet.caller("east", "fresh", "b");
-    scene.holders.unknown = true;
+    scene.holders.untold = Untold::everyone();
     scene.pass(LONGEST);
     assert_eq!(scene.closed("fresh"), None, "it was in no other shard");
     scene.fleet.apply("new", of("new", "ns-n", &elects()));
@@ -167,7 +166,7 @@ fn who_renewed_nothing_who_is_new_and_who_elects_nobody_does_not_wait() {
     scene.compile();
     assert_eq!((scene.closed("n"), scene.lock("new")), (None, None));
     // One that elects nobody has no leader that could be joined by another.
-    scene.holders.unknown = false;
+    scene.holders.untold = Untold::default();
     scene.renews("q", "b", "op---b");
     scene
         .fleet
@@ -185,7 +184,7 @@ fn who_renewed_nothing_who_is_new_and_who_elects_nobody_does_not_wait() {
 #[test]
 fn what_a_router_cannot_say_counts_for_the_longest_time() {
     let mut scene = Scene::new();
-    scene.holders.unknown = true;
+    scene.holders.untold = Untold::everyone();
     scene.compile();
     assert_eq!(scene.closed("p"), None, "it is where it was");
     scene.fleet.caller("east", "p", "b");
@@ -198,18 +197,86 @@ fn what_a_router_cannot_say_counts_for_the_longest_time() {
     scene.compile();
     assert_eq!(
         scene.closed("p"),
-        Some(LASTS.into()),
-        "one says it: earlier than was known"
+        Some(longest - 10),
+        "one says what it knows, and another one still cannot"
     );
+    // Past the time of what is known, when routers would open by themselves.
+    scene.pass(Duration::from_secs(u64::from(LASTS) + 1));
+    assert_eq!(scene.closed("p"), Some(longest - 31));
     scene.no_more("p");
+    scene.compile();
+    assert_eq!(scene.closed("p"), Some(longest - 31));
     scene.pass(LONGEST);
     assert_eq!(scene.closed("p"), None);
     scene.fleet.caller("east", "p", "a");
     scene.compile();
     assert!(scene.closed("p").is_some());
-    scene.holders.unknown = false;
+    scene.holders.untold = Untold::default();
     scene.compile();
     assert_eq!(scene.closed("p"), None, "they are all there again");
+}
+
+/// Routers open what is closed by themselves at the time that they were told.
+#[test]
+fn writes_do_not_open_between_two_runs_while_a_lock_counts() {
+    let mut scene = Scene::new();
+    scene.renews("p", "a", "op---a");
+    scene.fleet.caller("east", "p", "b");
+    scene.compile();
+    let mut told = scene.closed("p").unwrap() + scene.at.as_second();
+    let (mut changes, runs) = (0, 200);
+    for _ in 0..runs {
+        scene.pass(Duration::from_secs(1));
+        let now = scene.closed("p").unwrap() + scene.at.as_second();
+        assert!(now >= told && told > scene.at.as_second() + 3, "told too late");
+        changes += i32::from(now != told);
+        told = now;
+    }
+    assert!(changes <= runs / 10, "{changes} changes of its view");
+    scene.no_more("p");
+    scene.compile();
+    assert_eq!(scene.closed("p"), None);
+}
+
+#[test]
+fn a_router_is_believed_and_missed_for_callers_that_it_may_have_served() {
+    let scopes = |scope: &str| Subscription::from_scopes([scope]).unwrap();
+    let (of_p, of_q) = (scopes("caller:east/ops/pod-p"), scopes("caller:east/ops/pod-q"));
+    for (router, counts) in [
+        (&of_p, true),
+        (&of_q, false),
+        (&scopes("caller:west/ops/pod-p"), false),
+        (&scopes("shard:ops/any"), true),
+        (&scopes("shard:elsewhere/a"), false),
+    ] {
+        let mut scene = Scene::new();
+        scene.renews_by(router, "p", ("a", "op---a"));
+        scene.fleet.caller("east", "p", "b");
+        scene.compile();
+        assert_eq!(scene.closed("p").is_some(), counts, "{router:?}");
+    }
+    for (router, counts) in [
+        (&of_p, true),
+        (&of_q, false),
+        (&scopes("shard:ops/a"), true),
+        (&scopes("shard:ops/b"), false),
+    ] {
+        let mut scene = Scene::new();
+        scene.holders.untold.add(router);
+        scene.fleet.caller("east", "p", "b");
+        scene.compile();
+        assert_eq!(scene.closed("p").is_some(), counts, "{router:?}");
+    }
+    // Where it was before that counts too.
+    let mut scene = Scene::new();
+    scene.fleet.apply("c", of("c", "ns-c", &elects()));
+    scene.holders.untold.add(&scopes("shard:ops/a"));
+    scene.fleet.caller("east", "p", "b");
+    scene.compile();
+    scene.pass(Duration::from_secs(10));
+    scene.fleet.caller("east", "p", "c");
+    scene.compile();
+    assert_eq!(scene.closed("p"), Some(i64::try_from(LONGEST.as_secs()).unwrap() - 10));
 }
 
 #[test]
@@ -225,7 +292,7 @@ fn a_new_lock_is_closed_while_callers_of_the_shard_may_lead_by_another() {
     assert_eq!(scene.closed("p"), Some(LASTS.into()));
     scene.fleet.restart();
     scene.holders = Holders {
-        unknown: true,
+        untold: Untold::everyone(),
         young: true,
         ..Holders::default()
     };
@@ -325,13 +392,13 @@ fn a_promotion_moves_no_caller_and_closes_nothing() {
         fleet.apply("root", root(percent));
         let world = fleet.compile(Released {
             holders: Arc::new(Holders {
-                unknown: true,
+                untold: Untold::everyone(),
                 ..Holders::default()
             }),
             ..Released::default()
         });
         let views = callers_of(&world);
-        assert!(views.into_iter().all(|(_, (_, closed))| closed.is_none()));
+        assert!(views.into_iter().all(|(_, present)| present.closed_until.is_none()));
         let closed = |accepted: &Accepted| accepted.lock.vacancy == Some(portolan_crds::ledger::Vacancy::Closed);
         assert!(!world.state.accepted.values().any(closed));
     }

@@ -9,7 +9,7 @@ use tonic::Status;
 
 use super::{InFlight, RouterSession, UnsavedRun};
 use crate::acks::{LockStanding, Reported};
-use crate::compile::{Ref, Scope, World};
+use crate::compile::{Ref, Scope, Teller, World};
 use crate::distribute::Published;
 use crate::facts::PolicyName;
 use crate::metrics::Answer;
@@ -177,31 +177,34 @@ impl RouterSession {
             .update(&self.router, self.epoch, |state| state.locks = standing);
     }
 
-    /// A gateway may tell of callers that are in no shard now; any other of those that it is told of.
-    fn hear_held(&self, mut report: v1::HeldLocks) -> Result<(), Status> {
-        let view = |held: &v1::HeldLock| Ref::View {
-            home: held.home_cluster.clone(),
-            pod_uid: held.pod_uid.clone(),
-        };
-        if self.subscription != Subscription::Everything {
-            let told_of = self.told_of();
-            report.held.retain(|held| told_of(&view(held)));
-        }
+    /// Also of callers that are in no shard now, or in one that is not this router's: what counts of it is judged where it is used, by
+    /// whose word it is. What it takes back it has told itself.
+    fn hear_held(&self, report: v1::HeldLocks) -> Result<(), Status> {
         let published = self.service.worlds.borrow().clone();
-        let is_elsewhere = |held: &v1::HeldLock| {
+        let teller = Teller::of(&self.subscription);
+        let concerns = |held: &v1::HeldLock| {
             let world = &published.as_ref()?.world;
-            let [shard] = world.view_of(&view(held))?.shards.as_slice() else {
-                return None;
-            };
+            let view = world.view_of(&Ref::View {
+                home: held.home_cluster.clone(),
+                pod_uid: held.pod_uid.clone(),
+            })?;
+            let [shard] = view.shards.as_slice() else { return None };
             let shard: ShardName = shard.parse().ok()?;
-            Some(!held.gone && world.state.accepted.get(&shard)?.uid != held.shard_uid)
+            let is_elsewhere = world.state.accepted.get(&shard)?.uid != held.shard_uid;
+            let is_known = teller.knows((&view.home_cluster, &view.namespace, &view.pod));
+            Some(is_known && (view.writes_closed.is_some() || is_elsewhere && !held.gone))
         };
-        let is_urgent = report.held.iter().any(|held| is_elsewhere(held) == Some(true));
-        if self.service.acks.renewed(&self.router, self.epoch, report, is_urgent) {
+        let is_urgent = report.held.iter().any(|held| concerns(held) == Some(true));
+        let router = (self.router.as_str(), self.epoch);
+        if self
+            .service
+            .acks
+            .renewed(router, report, is_urgent, self.service.longest_lease)
+        {
             return Ok(());
         }
         Err(Status::resource_exhausted(
-            "more locks are held than callers can hold, or by longer names than there are",
+            "more locks are held than the callers of this router can hold, or by longer names than there are",
         ))
     }
 

@@ -1,33 +1,34 @@
-//! How often one agent's words may cost a compile: a report that toggles must not keep the hub from everything else.
+//! How often the words of one agent, or of one router, may cost a compile: a report that toggles must not keep the hub from
+//! everything else.
 //!
 //! The first changes count at once, as what follows from them (a new namespace, a caller's Pod) is waited for; who goes on
 //! changing gets one compile a second, which then has all that was said until it. Pure; time arrives as an argument.
-//! Caller: `index`.
+//! Callers: `index` for agents, `acks` for routers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Compiles that an agent may cause at once: members join and shards move in bursts.
+/// Compiles that one may cause at once: members join and shards move in bursts.
 const BURST: u32 = 20;
 /// How often one more.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What each agent has left, by its cluster. Who has all of it is not kept.
+/// What each has left, by its name. Who has all of it is not kept.
 #[derive(Debug, Default)]
-pub(super) struct Paces(BTreeMap<String, Pace>);
+pub(crate) struct Paces(BTreeMap<String, Pace>);
 
 #[derive(Debug)]
 struct Pace {
     /// When all would be there again.
     full_at: Instant,
-    /// A change of it waits for a compile.
+    /// A change of its waits for a compile.
     owed: bool,
 }
 
 impl Paces {
-    /// Whether a change of the agent may cause a compile now; if not it is owed.
-    pub(super) fn take(&mut self, cluster: &str, now: Instant) -> bool {
-        let pace = self.0.entry(cluster.to_owned()).or_insert(Pace {
+    /// Whether a change of this one's may cause a compile now; if not it is owed.
+    pub(crate) fn take(&mut self, name: &str, now: Instant) -> bool {
+        let pace = self.0.entry(name.to_owned()).or_insert(Pace {
             full_at: now,
             owed: false,
         });
@@ -40,7 +41,7 @@ impl Paces {
     }
 
     /// Whether changes that were owed may cause a compile now.
-    pub(super) fn settle(&mut self, now: Instant) -> bool {
+    pub(crate) fn settle(&mut self, now: Instant) -> bool {
         let mut due = false;
         for pace in self.0.values_mut().filter(|pace| pace.owed) {
             let full_at = pace.full_at.max(now) + EVERY;
