@@ -300,8 +300,12 @@ impl Acks {
             return true;
         }
         self.renewals_heard.fetch_add(1, Ordering::SeqCst);
-        if is_urgent || whole {
+        if is_urgent {
             self.held_elsewhere.send_modify(|count| *count += 1);
+        }
+        // Whose writes are closed because nobody knew may write by now. Else nobody waits for it, and many come at once.
+        if whole {
+            self.wake();
         }
         true
     }
