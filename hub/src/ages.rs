@@ -62,6 +62,8 @@ impl fmt::Debug for MemberAges {
 impl Collector for MemberAges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let now = Instant::now();
+        // Before the facts are held: who writes them holds the turns first.
+        let waiting = i64::try_from(self.index.waiting()).unwrap_or(i64::MAX);
         self.index.read(|facts| {
             let heard = heard(facts, self.since, now);
             let of = |value: fn(&Heard<'_>) -> i64| {
@@ -80,7 +82,6 @@ impl Collector for MemberAges {
                 of(|heard| heard.coverage_seconds),
             )?;
             let help = "ShardingConfigs with a spec that waits for its author's turn";
-            let waiting = i64::try_from(self.index.waiting()).unwrap_or(i64::MAX);
             gauges(encoder, "specs_waiting", help, [(Labels::new(), waiting)])
         })
     }

@@ -286,7 +286,7 @@ fn members_take_turns_in_what_is_noted() {
     for _ in 0..4 {
         let turn = turn(&pins, &last);
         let bytes: usize = turn.iter().map(|cluster| encode(&pins[cluster]).len()).sum();
-        assert!(!turn.is_empty() && bytes <= VERSIONS_MAX_BYTES);
+        assert!(!turn.is_empty() && bytes <= HISTORY_MAX_BYTES);
         last = turn.last().unwrap().clone();
         noted.extend(turn);
     }

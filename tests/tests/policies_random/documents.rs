@@ -181,14 +181,6 @@ fn repeat(value: &mut Value, rng: &mut StdRng) {
 fn breakages(kind: Kind) -> Vec<(&'static str, Value)> {
     match kind {
         Kind::CircuitBreaker => vec![
-            (
-                "/rateLimitings/0/restRules",
-                json!([{"url": "https://a/*", "method": "GET"}]),
-            ),
-            (
-                "/trafficInterceptRules",
-                json!([{"name": "a", "interceptType": "Blacklist", "contentType": "Normal"}]),
-            ),
             ("", json!("spec")),
             ("", json!([])),
             ("/rateLimitings", json!(7)),
