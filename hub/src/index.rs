@@ -60,7 +60,7 @@ pub(crate) struct Index {
     status: watch::Sender<u64>,
     // A mutex: held for one look at one entry.
     paces: Mutex<Paces>,
-    // A mutex: held for one look at what waits.
+    // A mutex: held while something waits or is taken in. Locked before the facts, never while these are held.
     turns: Mutex<Turns>,
 }
 
