@@ -26,8 +26,8 @@ mod scope;
 mod single;
 #[cfg(test)]
 mod tests;
-pub(crate) mod twins;
-pub(crate) mod unowned;
+mod twins;
+mod unowned;
 mod well_known;
 
 use std::cell::Cell;
@@ -35,13 +35,12 @@ use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
 
-pub(crate) use self::choose::{Candidate, Choose};
+pub(crate) use self::choose::{Absent, Choose, Presence, Unowned};
 pub(crate) use self::fanout::{FanLeg, FanOut, Left, Replan};
 use self::forward::{Refusal, Route};
-pub(crate) use self::need::{BodyRule, Change, LabelCheck, LockMove, Need};
+pub(crate) use self::need::{BodyRule, Change, LabelCheck, LockMove, Need, Other, Twins};
 pub(crate) use self::past::plan_as_of;
 pub(crate) use self::rule::Rule;
-pub(crate) use self::unowned::{Absent, Presence, Unowned};
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Impersonation, Verb, View};
 use crate::value::document::Wanted;
@@ -110,6 +109,21 @@ pub(crate) struct Forward {
     pub(crate) warning: Option<String>,
     /// Of a write to a namespace that the caller's shard has by name in that member.
     pub(crate) grant: Option<WriteGrant>,
+}
+
+/// A member that the request could go to.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Candidate {
+    /// The whole plan, if it is this one.
+    pub(crate) forward: Forward,
+    /// Why it must not be asked now.
+    pub(crate) held: Option<String>,
+}
+
+impl From<Forward> for Candidate {
+    fn from(forward: Forward) -> Self {
+        Self { forward, held: None }
+    }
 }
 
 /// By which grant of a (cluster, namespace) pair a write is its caller's.

@@ -5,13 +5,18 @@
 //! where its annotation or the shard says (`new_namespace`); a Lease of the callers to the primary, unless it is alive where
 //! it was kept before. Pure: `preflight` asks and gathers, here it is decided. Never two members: a write whose place is in doubt is refused.
 
+mod absence;
+
 use std::sync::Arc;
 
-use super::unowned::{Absent, Unowned};
-use super::{Forward, nodes};
+pub(crate) use self::absence::{Absent, Presence, Unowned};
+use super::Candidate;
 use crate::value::classify::path_in;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{LeaseName, Shard};
+
+/// Members that a refusal names.
+const MOST_MEMBERS: usize = 4;
 
 /// Candidates, and how to choose among them.
 #[derive(Debug, Clone)]
@@ -20,15 +25,6 @@ pub(crate) struct Choose {
     pub(crate) candidates: Vec<Candidate>,
     /// What tells.
     pub(crate) by: By,
-}
-
-/// A member that the request could go to.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Candidate {
-    /// The whole plan, if it is this one.
-    pub(crate) forward: Forward,
-    /// Why it must not be asked now.
-    pub(crate) held: Option<String>,
 }
 
 /// What tells which member it is.
@@ -90,12 +86,6 @@ pub(crate) enum Finding {
 /// A candidate by its index, and what to warn of.
 pub(crate) type Chosen = Result<(usize, Option<String>), Fault>;
 
-impl From<Forward> for Candidate {
-    fn from(forward: Forward) -> Self {
-        Self { forward, held: None }
-    }
-}
-
 impl Holder {
     /// Which candidate has it, from what each of them said, in their order. One that cannot be asked may have it: what
     /// is not found elsewhere is then unknown, never absent; and a write that might be meant for it waits.
@@ -133,7 +123,7 @@ impl Holder {
         let have = named.filter(|(_, finding)| **finding == Finding::Has);
         let clusters: Vec<&str> = have.map(|(candidate, _)| &*candidate.forward.target.cluster).collect();
         if self.asks_all() && clusters.len() > 1 {
-            return Err(Fault::Forbidden(nodes::several(&self.object, &clusters)));
+            return Err(Fault::Forbidden(several(&self.object, &clusters)));
         }
         Ok(())
     }
@@ -175,4 +165,20 @@ impl Choose {
         };
         told || self.candidates.iter().any(|one| one.forward.gathers())
     }
+}
+
+/// What is said of one name that several members have.
+pub(super) fn several(object: &str, clusters: &[&str]) -> String {
+    let named = &clusters[..clusters.len().min(MOST_MEMBERS)];
+    let more = if clusters.len() > MOST_MEMBERS {
+        " and others"
+    } else {
+        ""
+    };
+    let views: Vec<String> = named.iter().map(|cluster| format!("/clusters/{cluster}/")).collect();
+    format!(
+        "{object} is another one in each of member clusters {}{more}: ask for the one you mean by {}",
+        named.join(", "),
+        views.join(" or ")
+    )
 }

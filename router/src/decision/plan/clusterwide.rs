@@ -4,7 +4,8 @@
 //! A member that has the object is asked; the primary if none has. One object is never written in two members. Caller:
 //! `merged`; collections are `collection`'s.
 
-use super::choose::{By, Candidate, Choose, Holder};
+use super::Candidate;
+use super::choose::{By, Choose, Holder};
 use super::merged::{Merged, Outcome};
 use super::{Forward, Plan, Refusal, Rewrite, Rule, single};
 use crate::value::classify::{ResourceRequest, Verb};

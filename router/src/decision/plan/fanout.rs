@@ -16,7 +16,7 @@ use portolan_crds::selector::Selector;
 use portolan_merge::cursor::{MOST_MEMBERS, Universe};
 use portolan_merge::filter::{Names, NamespaceFilter, share_digest};
 
-use super::unowned::Unowned;
+use super::choose::Unowned;
 use super::{Forward, Rewrite};
 use crate::value::classify::ApiRequest;
 use crate::value::fault::Fault;

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use portolan_crds::selector::Selector;
 
-use super::choose::{By, Candidate, Choose, OtherLease};
+use super::Candidate;
+use super::choose::{By, Choose, OtherLease};
 use super::forward::unavailable;
 use super::merged::{Merged, Outcome};
 use super::{Forward, LockMove, Need, Plan, Refusal, Rewrite, Rule, scope};

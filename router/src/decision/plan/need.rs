@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
 
-use super::twins::Twins;
+use super::Candidate;
 use crate::value::check::Check;
+use crate::value::classify::ResourceRequest;
 use crate::value::snapshot::LeaseName;
 
 /// One thing that must be known, or be so, before a request may leave.
@@ -24,6 +25,24 @@ pub(crate) enum Need {
     Body(BodyRule),
     /// What is recorded of the leader lock is where it is now.
     Lock(Box<LockMove>),
+}
+
+/// No other member may have an object of the name that the body gives.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Twins {
+    /// What is created, without its name.
+    pub(crate) resource: ResourceRequest,
+    /// The other members that may have one.
+    pub(crate) others: Vec<Other>,
+}
+
+/// A member that may have an object of the name.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Other {
+    /// It is asked.
+    Asked(Box<Candidate>),
+    /// It does not let the router act as this caller, so the caller has nothing there.
+    Closed(String),
 }
 
 /// What is recorded of a leader lock must have been brought from where that was before

@@ -5,6 +5,7 @@
 //! told. Which names those are the members' agents say, so that it is known while one is away; of a member that has not said,
 //! the objects themselves are looked at where they are written (`Holder::one_of`). Caller: `merged`.
 
+use super::choose::several;
 use super::merged::{Merged, Outcome};
 use super::{Plan, Refusal, Rule};
 use crate::value::classify::{ResourceRequest, Verb};
@@ -14,8 +15,6 @@ use crate::value::fault::Fault;
 const NODE_LEASES: &str = "kube-node-lease";
 /// What a collection is chosen by where it is a Node's.
 const NODE_NAME: &str = "spec.nodeName";
-/// Members that a refusal names.
-const MOST_MEMBERS: usize = 4;
 
 impl Merged<'_> {
     /// The plan, or the refusal of what is asked by the name of several Nodes.
@@ -61,22 +60,6 @@ impl Merged<'_> {
             .collect();
         (clusters.len() > 1).then(|| several(&format!("Node {node}"), &clusters))
     }
-}
-
-/// What is said of one name that several members have.
-pub(super) fn several(object: &str, clusters: &[&str]) -> String {
-    let named = &clusters[..clusters.len().min(MOST_MEMBERS)];
-    let more = if clusters.len() > MOST_MEMBERS {
-        " and others"
-    } else {
-        ""
-    };
-    let views: Vec<String> = named.iter().map(|cluster| format!("/clusters/{cluster}/")).collect();
-    format!(
-        "{object} is another one in each of member clusters {}{more}: ask for the one you mean by {}",
-        named.join(", "),
-        views.join(" or ")
-    )
 }
 
 fn warned(plan: Plan, message: &str) -> Plan {

@@ -7,7 +7,8 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::choose::{By, Candidate, Choose, Holder};
+use super::Candidate;
+use super::choose::{By, Choose, Holder};
 use super::forward::{Refusal, Route};
 use super::merged::Merged;
 use super::{Forward, Rewrite, scope, single};

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use super::choose::{By, OtherLease};
-use super::twins::Other;
-use super::{Absent, Change, Choose, Forward, LocalAnswer, Need, Plan, Planned};
+use super::{Absent, Change, Choose, Forward, LocalAnswer, Need, Other, Plan, Planned};
 use crate::value::check::Check;
 
 /// The rule that made a plan. A closed set: span attribute, metric label and first line of the explanation.

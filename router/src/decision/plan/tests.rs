@@ -306,8 +306,8 @@ fn say_forward(forward: &Forward) -> String {
             Need::Access(_) | Need::Owners => {}
             Need::Twins(twins) => {
                 let others = twins.others.iter().map(|other| match other {
-                    twins::Other::Asked(candidate) => &*candidate.forward.target.cluster,
-                    twins::Other::Closed(cluster) => cluster,
+                    Other::Asked(candidate) => &*candidate.forward.target.cluster,
+                    Other::Closed(cluster) => cluster,
                 });
                 add("twins", Some(others.collect::<Vec<_>>().join(",")));
             }

@@ -4,32 +4,14 @@
 //! asked first, for metadata, as the caller. Pure: what is to be asked is said here, `preflight::twins` asks. Caller:
 //! `clusterwide`.
 
-use super::choose::{Candidate, Finding};
+use super::choose::Finding;
 use super::merged::Merged;
-use super::{Need, Refusal, Rewrite, Rule};
+use super::{Candidate, Need, Other, Refusal, Rewrite, Rule, Twins};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::{AboutObject, Fault};
 
 /// Kinds that mean the same in every member: each of them may have its own, and the view shows the primary's.
 const REPLICATED: [(&str, &str); 1] = [("apiextensions.k8s.io", "customresourcedefinitions")];
-
-/// No other member may have an object of the name that the body gives.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Twins {
-    /// What is created, without its name.
-    pub(crate) resource: ResourceRequest,
-    /// The other members that may have one.
-    pub(crate) others: Vec<Other>,
-}
-
-/// A member that may have an object of the name.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Other {
-    /// It is asked.
-    Asked(Box<Candidate>),
-    /// It does not let the router act as this caller, so the caller has nothing there.
-    Closed(String),
-}
 
 impl Merged<'_> {
     /// What must be known before an object without a namespace is made in the primary.

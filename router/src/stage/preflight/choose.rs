@@ -9,7 +9,8 @@ use jiff::Timestamp;
 
 use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::lease;
-use crate::decision::plan::choose::{By, Candidate, Choose, Chosen, Finding, Holder, OtherLease};
+use crate::decision::plan::Candidate;
+use crate::decision::plan::choose::{By, Choose, Chosen, Finding, Holder, OtherLease};
 use crate::decision::plan::{Absent, Forward};
 use crate::resource::upstream::{Body, gather};
 use crate::value::fault::Fault;

@@ -10,7 +10,8 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
-use crate::decision::plan::choose::{Candidate, Finding, Holder};
+use crate::decision::plan::Candidate;
+use crate::decision::plan::choose::{Finding, Holder};
 use crate::decision::plan::owners::{self, Named, Owner, Sight};
 use crate::decision::plan::{self, Forward, LabelCheck, Need, Plan, Rewrite};
 use crate::resource::upstream::{Body, gather};

@@ -4,7 +4,7 @@ use futures::future::join_all;
 
 use super::{Pending, Preflight};
 use crate::decision::plan::choose::{Finding, Holder};
-use crate::decision::plan::twins::{Other, Twins};
+use crate::decision::plan::{Other, Twins};
 use crate::resource::upstream::Body;
 use crate::value::classify::ResourceRequest;
 use crate::value::fault::Fault;

@@ -1,0 +1,121 @@
+//! A namespace in the path that no shard is known to own: what must be known of it, and what is said then. How it is planned
+//! [`unowned`](super::super::unowned) says.
+
+use std::sync::Arc;
+
+use portolan_crds::names::ShardName;
+
+use super::super::Candidate;
+use super::{Finding, Holder};
+use crate::value::check::Check;
+use crate::value::fault::Fault;
+use crate::value::snapshot::{Shard, Snapshot};
+
+/// A namespace of which it is not known whether any member of the shard has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Unowned {
+    /// Its name.
+    pub(crate) namespace: String,
+    /// The caller's.
+    pub(in crate::decision::plan) shard: ShardName,
+    /// Rights that the primary must confirm first.
+    pub(crate) rights: Vec<Check>,
+    /// Members of the shard: it is somewhere if one of them has it.
+    pub(crate) clusters: Vec<Arc<str>>,
+    /// How members are asked for the Namespace where the hub cannot tell.
+    pub(crate) holder: Holder,
+    /// The members that can be asked so. Empty once that is over.
+    pub(crate) lookable: Vec<Candidate>,
+    /// The others, and why they cannot be asked.
+    pub(in crate::decision::plan) blocked: Vec<(Arc<str>, Fault)>,
+    /// What is said where the namespace is there.
+    pub(in crate::decision::plan) refusal: String,
+    /// What is said where it is nowhere.
+    pub(crate) absent: Absent,
+}
+
+/// How a request is answered in a namespace that is nowhere.
+#[derive(Debug, Clone)]
+pub(crate) enum Absent {
+    /// By the member, of what it has by this selector: nothing.
+    Nothing,
+    /// There is no such object: its kind and its name.
+    Object(String, String),
+    /// There is no such Namespace to make anything in.
+    Namespace,
+    /// There is no such Namespace; a server-side apply makes it, as this shard says.
+    Made(Arc<Shard>),
+}
+
+/// What the hub knows of a namespace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Presence<'a> {
+    /// Members that have it.
+    pub(crate) there: &'a [String],
+    /// Members that had none, and cannot be heard now.
+    pub(crate) away: &'a [String],
+}
+
+impl Unowned {
+    /// Whether another shard has the namespace by now in any member of this one.
+    pub(crate) fn is_taken(&self, snapshot: &Snapshot) -> bool {
+        let mut owners = self
+            .clusters
+            .iter()
+            .filter_map(|cluster| snapshot.owner(cluster, &self.namespace));
+        owners.any(|owner| *owner != self.shard)
+    }
+
+    /// What is said where the namespace is there.
+    pub(crate) fn refused(&self) -> Fault {
+        Fault::Forbidden(self.refusal.clone())
+    }
+
+    /// Ok: it is nowhere, as far as members can be heard. One that cannot had none, and may have made one since: nothing is `made`
+    /// there then.
+    pub(crate) fn judge(&self, presence: Presence<'_>, makes: bool) -> Result<(), Fault> {
+        if !presence.there.is_empty() {
+            return Err(self.refused());
+        }
+        match presence.away.first() {
+            Some(cluster) if makes => Err(Fault::Unavailable {
+                message: format!(
+                    "whether Namespace {} is in member cluster {cluster} is not known: it had none, and cannot be heard now",
+                    self.namespace
+                ),
+                cluster: Some(cluster.clone()),
+                sent: false,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ok: none of the members `asked` has it. One that cannot be asked may have it,
+    /// and one that does not let the caller look, too.
+    pub(crate) fn is_absent(&self, asked: &[String], findings: Vec<Finding>) -> Result<(), Fault> {
+        let blocked = self.blocked.iter();
+        let mut blocked = blocked.filter(|(cluster, _)| asked.iter().any(|asked| **asked == **cluster));
+        let mut unknown = blocked.next().map(|(_, fault)| fault.clone());
+        for finding in findings {
+            match finding {
+                Finding::Has | Finding::Forbidden => return Err(self.refused()),
+                Finding::Unknown(fault) => unknown = unknown.or(Some(fault)),
+                Finding::HasNot => {}
+            }
+        }
+        unknown.map_or(Ok(()), Err)
+    }
+
+    /// Whether the request would make something. `applies`: it is a server-side apply.
+    pub(crate) fn makes(&self, applies: bool) -> bool {
+        matches!(self.absent, Absent::Namespace) || applies && self.holder.writes
+    }
+
+    /// In the words of an API server. `applies`: what it would make is in no Namespace.
+    pub(crate) fn not_found(&self, applies: bool) -> Fault {
+        Fault::NotFound(match &self.absent {
+            Absent::Object(kind, name) if !applies => format!("{kind} {name:?} not found"),
+            _ => format!("namespaces {:?} not found", self.namespace),
+        })
+    }
+}
