@@ -29,6 +29,7 @@ mod ledger;
 mod locks;
 mod members;
 mod memo;
+mod new_locks;
 mod policies;
 mod reference;
 mod roots;

@@ -1,24 +1,21 @@
-//! Callers that may hold a lock which is not their present shard's: whose writes are closed for that, and which new locks
+//! Callers that may hold a lock which is not their present shard's: whose writes are closed for that
 //! (`docs/semantics.md#leader-election`). Pure.
 //!
 //! Whoever leads by another lock may be a second leader in its new shard. What each caller renewed so lately that it may count is
 //! told by routers; where one of them cannot be asked, nobody knows what a caller that changes its shard had renewed by it, and then
-//! the longest time counts. Callers: `callers` for views, `decide` for locks that nobody has held yet.
+//! the longest time counts. Callers: `callers` for views, `new_locks` for locks that nobody has held yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use portolan_crds::ledger::Vacancy;
 use portolan_crds::sharding::LeaderElection;
 use portolan_crds::{Election, HeldLock, ShardName, ShardingConfigSpec, lease_name};
 use portolan_wire::subscription::{CallerPod, Subscription};
 use portolan_wire::v1;
 
-use super::callers::{is_caller, runs_in};
 use super::{Accepted, World};
-use crate::facts::Facts;
 
 /// Home cluster and uid of a caller's Pod.
 pub(crate) type CallerKey = (String, String);
@@ -212,7 +209,11 @@ impl Default for Holders {
 
 impl Holders {
     /// What the caller may hold, by the words of routers that may know.
-    fn holds<'a>(&'a self, key: &CallerKey, fact: &'a v1::CallerFact) -> impl Iterator<Item = &'a Hold> + use<'a> {
+    pub(super) fn holds<'a>(
+        &'a self,
+        key: &CallerKey,
+        fact: &'a v1::CallerFact,
+    ) -> impl Iterator<Item = &'a Hold> + use<'a> {
         let home = self.held.get_key_value(key);
         let holds = home.into_iter().flat_map(|((home, _), holds)| {
             let pod = (home.as_str(), fact.namespace.as_str(), fact.pod.as_str());
@@ -222,7 +223,7 @@ impl Holders {
     }
 
     /// For how long nobody knows yet what a caller that came to the shard of this UID may hold.
-    fn unknown_for(
+    pub(super) fn unknown_for(
         &self,
         (key, fact): (&CallerKey, &v1::CallerFact),
         shard_uid: &str,
@@ -273,62 +274,6 @@ impl Holders {
             reason,
         })
     }
-
-    /// Moves on what is known of locks that nobody has held yet where they are.
-    pub(super) fn look_at_vacant(
-        &self,
-        accepted: &mut BTreeMap<ShardName, Accepted>,
-        facts: &Facts,
-        longest: Duration,
-    ) {
-        if accepted.values().all(|accepted| accepted.lock.vacancy.is_none()) {
-            return;
-        }
-        let mut interesting: Vec<_> = self.held.keys().collect();
-        if !self.untold.is_nobody() {
-            interesting.extend(self.past.keys().filter(|caller| !self.held.contains_key(*caller)));
-        }
-        let mut by_namespace = BTreeMap::<&str, Vec<_>>::new();
-        for caller in interesting {
-            let callers = facts.agents.get(&caller.0).and_then(|agent| agent.callers.as_ref());
-            if let Some(fact) = callers.and_then(|callers| callers.get(&caller.1)) {
-                by_namespace.entry(&fact.namespace).or_default().push((caller, fact));
-            }
-        }
-        for (name, accepted) in accepted {
-            let Some(vacancy) = accepted.lock.vacancy else { continue };
-            let near = by_namespace.get(name.namespace()).map_or(&[][..], Vec::as_slice);
-            accepted.lock.vacancy = self.vacancy((name, accepted), near, (vacancy, longest));
-        }
-    }
-
-    /// `near`: callers in the shard's namespace of which anything is known.
-    fn vacancy(
-        &self,
-        (name, accepted): (&ShardName, &Accepted),
-        near: &[(&CallerKey, &v1::CallerFact)],
-        (before, longest): (Vacancy, Duration),
-    ) -> Option<Vacancy> {
-        if !elects(&accepted.spec) || accepted.spec.leader_election_name().is_none() {
-            return None;
-        }
-        let mut is_awaited = before == Vacancy::Closed && self.young;
-        for (caller, fact) in near {
-            let election = ElectionOf::of(name, &accepted.spec, &caller.0);
-            if self
-                .holds(caller, fact)
-                .any(|hold| hold.lock.of_election && election.has(&hold.lock))
-            {
-                return None;
-            }
-            if !runs_in(accepted, &caller.0) || !is_caller(name, accepted, fact) {
-                continue;
-            }
-            is_awaited |= self.holds(caller, fact).any(|hold| !election.has(&hold.lock))
-                || self.unknown_for((caller, fact), &accepted.uid, longest).is_some();
-        }
-        Some(if is_awaited { Vacancy::Closed } else { Vacancy::Open })
-    }
 }
 
 /// What routers were told last of a caller: until when its writes are closed, in seconds of Unix time.
@@ -368,20 +313,20 @@ fn reason(lock: &HeldLock) -> String {
 }
 
 /// Whether callers of such a shard may have a leader.
-fn elects(spec: &ShardingConfigSpec) -> bool {
+pub(super) fn elects(spec: &ShardingConfigSpec) -> bool {
     let controller = spec.controller.as_ref();
     spec.root.is_none() && controller.is_none_or(|controller| controller.leader_election != LeaderElection::Disabled)
 }
 
 /// An [`Election`], with its words.
-struct ElectionOf<'a> {
+pub(super) struct ElectionOf<'a> {
     home: &'a str,
     primary: &'a str,
     lock: Option<String>,
 }
 
 impl<'a> ElectionOf<'a> {
-    fn of(name: &ShardName, spec: &'a ShardingConfigSpec, home: &'a str) -> Self {
+    pub(super) fn of(name: &ShardName, spec: &'a ShardingConfigSpec, home: &'a str) -> Self {
         Self {
             home,
             primary: spec.primary_cluster().unwrap_or(home),
@@ -389,7 +334,7 @@ impl<'a> ElectionOf<'a> {
         }
     }
 
-    fn has(&self, lock: &HeldLock) -> bool {
+    pub(super) fn has(&self, lock: &HeldLock) -> bool {
         lock.is_of(&Election {
             home: self.home,
             primary: self.primary,

@@ -9,14 +9,12 @@ use std::rc::Rc;
 use portolan_crds::fair::most_of_each;
 use portolan_crds::{GroupResource, ShardName};
 
-use super::kinds::Named;
+use super::kinds::{KINDS_MAX, Named};
 
 /// Bytes of kinds in one agent's orders. With selectors, fences and routers they stay below what an agent takes.
 const KINDS_MAX_BYTES: usize = 512 * 1024;
 /// A kind counts for at least so many.
-const KIND_BYTES: usize = 256;
-/// As many are asked for at most.
-pub(super) const KINDS_MAX: usize = KINDS_MAX_BYTES / KIND_BYTES;
+const KIND_BYTES: usize = KINDS_MAX_BYTES / KINDS_MAX;
 /// Bytes of selectors in one agent's orders.
 const SELECTORS_MAX_BYTES: usize = 2 * 1024 * 1024;
 /// A selector counts for at least so many: 4,096 of them are asked for at most, each of which is a watch.

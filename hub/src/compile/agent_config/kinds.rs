@@ -13,9 +13,10 @@ use portolan_crds::{GroupResource, ShardName, ShardingConfigSpec};
 use super::super::Accepted;
 use super::super::callers::homes;
 use super::super::wanted::clusters_of;
-use super::bounds::KINDS_MAX;
 use crate::facts::Facts;
 
+/// As many kinds are asked for at most.
+pub(super) const KINDS_MAX: usize = 2_048;
 /// Kinds of one namespace's rules that are looked at for one member, those that several name counted for each: one that has more
 /// rules than that, all different, does not have the others looked at.
 const LOOKED_AT: usize = 32_768;
