@@ -34,7 +34,7 @@ ROOM ?= 20
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo release alerts chaos hostile h2spec model moves policies reconnects soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo release alerts chaos hostile h2spec model moves policies reconnects skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -124,6 +124,10 @@ fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list a
 		cargo fuzz run --fuzz-dir tests/fuzz --sanitizer none --features libfuzzer fuzz_$$target $(PROFILE_DIR)/fuzz/$$target tests/fuzz/corpus/$$target -- \
 			-max_total_time=$(or $(FUZZ_SECONDS),60) -artifact_prefix=$(PROFILE_DIR)/fuzz/$$target- -print_final_stats=1; \
 	done
+
+skew: testbed ## members of older and newer versions of Kubernetes in one fleet: discovery, lists, watches, moves, elections (builds three API servers, minutes each, once)
+	$(PROFILE_DIR)/debug/portolan-testbed build --versions
+	PORTOLAN_SKEW=real $(CARGO) test $(ALL) --test skew -- --nocapture
 
 h2spec: testbed ## HTTP/2 by the letter: every test of h2spec, on a path that reads bodies
 	cd tests/h2spec && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/debug/h2spec" github.com/summerwind/h2spec/cmd/h2spec

@@ -1,5 +1,6 @@
 //! A testbed with a fleet on it: what the tests of one binary share, each in namespaces of its own.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -8,7 +9,7 @@ use kube::api::{Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
 use portolan_crds::ShardingConfig;
-use portolan_testbed::{Cluster, Options, Pods, Testbed, eventually};
+use portolan_testbed::{Cluster, Options, OtherApiServer, Pods, Testbed, eventually};
 use serde_json::{Value, json};
 
 use crate::door::Door;
@@ -34,6 +35,8 @@ pub struct Plan<'a> {
     pub pods: bool,
     /// More flags for the API servers.
     pub apiserver_args: Vec<String>,
+    /// Clusters that have another API server, by name.
+    pub apiservers: BTreeMap<String, OtherApiServer>,
     /// Environment of the fleet's programs.
     pub env: &'a [(&'a str, &'a str)],
     /// OTLP endpoint of the fleet's programs.
@@ -76,6 +79,7 @@ impl World {
                 .collect(),
             pods: if plan.pods { Pods::Pretended } else { Pods::None },
             apiserver_args: plan.apiserver_args,
+            apiservers: plan.apiservers,
             otlp: plan.otlp.filter(|_| plan.members_trace).map(ToOwned::to_owned),
             ..Options::default()
         })

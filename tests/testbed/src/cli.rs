@@ -31,7 +31,11 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Build the control-plane programs and Jaeger into the cache (takes minutes, once)
-    Build,
+    Build {
+        /// And API servers of older and newer versions of Kubernetes (each takes minutes, once)
+        #[arg(long)]
+        versions: bool,
+    },
     /// Start clusters and leave them running; on a folder used before, with the data left there
     Up(UpFlags),
     /// Stop everything; data stays unless wiped
@@ -148,7 +152,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     };
     let ask = async |request| control::ask(&dir, request).await;
     match args.command {
-        Command::Build => build(),
+        Command::Build { versions } => build(versions),
         Command::Up(flags) => show(&control::up(&dir, &flags.names, flags.to_args()).await?),
         Command::Down { wipe } => {
             control::down(&dir).await?;
@@ -166,9 +170,13 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     }
 }
 
-fn build() -> Result<()> {
+fn build(versions: bool) -> Result<()> {
     Bundle::CONTROL_PLANE.ensure()?;
-    Bundle::JAEGER.ensure().map(drop)
+    Bundle::JAEGER.ensure()?;
+    for (_, bundle) in Bundle::API_SERVERS.iter().filter(|_| versions) {
+        bundle.ensure()?;
+    }
+    Ok(())
 }
 
 fn tool(name: &str) -> Result<()> {

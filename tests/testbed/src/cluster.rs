@@ -35,6 +35,7 @@ pub(crate) struct Recipe {
     pub(crate) address: Ipv4Addr,
     pub(crate) pods: Pods,
     pub(crate) apiserver_args: Vec<String>,
+    pub(crate) apiserver_program: Option<PathBuf>,
     pub(crate) otlp: Option<String>,
 }
 
@@ -122,6 +123,7 @@ impl Cluster {
             address,
             pods,
             apiserver_args,
+            apiserver_program,
             otlp,
         } = recipe;
         let ports = Ports::reserve(address, preferred)?;
@@ -141,6 +143,7 @@ impl Cluster {
             ports,
             pods,
             apiserver_args,
+            apiserver_program,
             otlp,
             name: name.to_owned(),
             kubeconfig: kubeconfig_of_programs,

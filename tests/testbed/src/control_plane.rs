@@ -44,6 +44,15 @@ pub enum Pods {
     OnNodes,
 }
 
+/// Another API server than the testbed's own, for one cluster.
+#[derive(Clone, Debug, Default)]
+pub struct OtherApiServer {
+    /// The program; none: the testbed's own.
+    pub program: Option<PathBuf>,
+    /// More flags.
+    pub args: Vec<String>,
+}
+
 /// Per million: every trace that starts there.
 const ALL_SPANS: u32 = 1_000_000;
 
@@ -112,6 +121,8 @@ pub(crate) struct ControlPlane {
     pub(crate) ports: Ports,
     pub(crate) pods: Pods,
     pub(crate) apiserver_args: Vec<String>,
+    /// The API server's program; none: that of the tools.
+    pub(crate) apiserver_program: Option<PathBuf>,
     /// Where API server and etcd send all their spans: OTLP over gRPC, `host:port`.
     pub(crate) otlp: Option<String>,
     /// Of the cluster, in its spans.
@@ -148,7 +159,7 @@ impl ControlPlane {
 
     pub(crate) fn apiserver(&self) -> Result<Process> {
         let (flags, more) = self.apiserver_flags(&self.ports.apiserver)?;
-        self.spawn("kube-apiserver", &flags, &more)
+        self.spawn_program(&self.apiserver_path(), &flags, &more)
     }
 
     /// Another one on the same data, on a machine of this name as far as it can tell: API servers say by their host's name
@@ -156,7 +167,7 @@ impl ControlPlane {
     pub(crate) fn another_apiserver(&self, port: &Port, host: &str) -> Result<Process> {
         let (flags, more) = self.apiserver_flags(port)?;
         let renamed = ["--map-root-user", "--uts", "sh", "-c", RENAMED, host];
-        let program = self.tools.join("bin/kube-apiserver").display().to_string();
+        let program = self.apiserver_path().display().to_string();
         let flags = flags.iter().map(|(name, value)| format!("--{name}={value}"));
         let args = renamed
             .map(str::to_owned)
@@ -166,6 +177,11 @@ impl ControlPlane {
             .chain(more);
         let log = self.folder.join(format!("kube-apiserver-{host}.log"));
         Process::spawn(Path::new("unshare"), &args.collect::<Vec<_>>(), &log)
+    }
+
+    fn apiserver_path(&self) -> PathBuf {
+        let own = || self.tools.join("bin/kube-apiserver");
+        self.apiserver_program.clone().unwrap_or_else(own)
     }
 
     fn apiserver_flags(&self, port: &Port) -> Result<(Flags, Vec<String>)> {
@@ -265,12 +281,17 @@ impl ControlPlane {
     }
 
     fn spawn(&self, program: &str, flags: &[(&str, String)], extra: &[String]) -> Result<Process> {
+        self.spawn_program(&self.tools.join("bin").join(program), flags, extra)
+    }
+
+    fn spawn_program(&self, program: &Path, flags: &[(&str, String)], extra: &[String]) -> Result<Process> {
         let flags = flags.iter().map(|(name, value)| format!("--{name}={value}"));
         let args: Vec<String> = flags.chain(extra.iter().cloned()).collect();
-        let log = self.folder.join(format!("{program}.log"));
+        let name = program.file_name().unwrap_or_default().display();
+        let log = self.folder.join(format!("{name}.log"));
         // Every API server calls itself `apiserver` in its spans.
         let cluster = format!("k8s.cluster.name={}", self.name);
         let env = [("OTEL_RESOURCE_ATTRIBUTES", cluster.as_str())];
-        Process::spawn_in(&self.tools.join("bin").join(program), &args, &env, &log)
+        Process::spawn_in(program, &args, &env, &log)
     }
 }

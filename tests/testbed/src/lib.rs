@@ -40,7 +40,7 @@ mod tools;
 
 pub use another::ApiServer;
 pub use cluster::{Backup, Cluster};
-pub use control_plane::Pods;
+pub use control_plane::{OtherApiServer, Pods};
 pub use eventually::{Outcome, eventually, patience};
 pub use jaeger::Jaeger;
 pub use stage::{Fault, Stage};

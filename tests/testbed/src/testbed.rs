@@ -1,5 +1,6 @@
 //! Several clusters started side by side, and the folder they live in.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, Recipe};
-use crate::control_plane::Pods;
+use crate::control_plane::{OtherApiServer, Pods};
 use crate::process::Scratch;
 use crate::tools::Bundle;
 
@@ -27,6 +28,8 @@ pub struct Options {
     pub dir: Option<PathBuf>,
     /// More flags for every API server, `--goaway-chance=0.02` for example.
     pub apiserver_args: Vec<String>,
+    /// Clusters that have another API server, by name.
+    pub apiservers: BTreeMap<String, OtherApiServer>,
     /// Where API servers and etcd send spans of every request: the URL of a collector of OTLP over gRPC, such as that of
     /// [`Jaeger`](crate::Jaeger).
     pub otlp: Option<String>,
@@ -71,9 +74,18 @@ impl Testbed {
             address: options.address.unwrap_or(Ipv4Addr::LOCALHOST),
             pods: options.pods,
             apiserver_args: options.apiserver_args,
+            apiserver_program: None,
             otlp: options.otlp.map(|url| url.trim_start_matches("http://").to_owned()),
         };
-        let clusters = start_all(&options.clusters, &dir, &recipe).await?;
+        let recipes = options.clusters.iter().map(|name| {
+            let mut recipe = recipe.clone();
+            if let Some(other) = options.apiservers.get(name) {
+                recipe.apiserver_program.clone_from(&other.program);
+                recipe.apiserver_args.extend(other.args.iter().cloned());
+            }
+            (name.clone(), recipe)
+        });
+        let clusters = start_all(recipes, &dir).await?;
         Ok(Self {
             clusters,
             dir,
@@ -107,16 +119,16 @@ impl Testbed {
     }
 }
 
-async fn start_all(names: &[String], dir: &Path, recipe: &Recipe) -> Result<Vec<Cluster>> {
+async fn start_all(recipes: impl ExactSizeIterator<Item = (String, Recipe)>, dir: &Path) -> Result<Vec<Cluster>> {
     // The set aborts the other starts when one fails or when we are dropped, and so kills what they started.
     let mut starts = JoinSet::new();
-    for (place, name) in names.iter().cloned().enumerate() {
+    let count = recipes.len();
+    for (place, (name, recipe)) in recipes.enumerate() {
         let folder = dir.join(&name);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-        let recipe = recipe.clone();
         starts.spawn(async move { anyhow::Ok((place, Cluster::start(&name, folder, recipe).await?)) });
     }
-    let mut started = Vec::with_capacity(names.len());
+    let mut started = Vec::with_capacity(count);
     while let Some(start) = starts.join_next().await {
         started.push(start.context("a start was aborted")??);
     }

@@ -55,11 +55,63 @@ impl Bundle {
         extras: ("", &[]),
     };
 
+    /// API servers of other versions of Kubernetes than the control plane's, by version; nothing else comes with them.
+    pub const API_SERVERS: [(&'static str, Self); 3] = [
+        (
+            "1.34",
+            Self {
+                name: "API server of v1.34.4",
+                go_mod: include_str!("../skew/v1.34/go.mod"),
+                go_sum: include_str!("../skew/v1.34/go.sum"),
+                ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 \
+                          -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34",
+                ..Self::API_SERVER
+            },
+        ),
+        (
+            "1.35",
+            Self {
+                name: "API server of v1.35.4",
+                go_mod: include_str!("../skew/v1.35/go.mod"),
+                go_sum: include_str!("../skew/v1.35/go.sum"),
+                ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.35.4 \
+                          -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=35",
+                ..Self::API_SERVER
+            },
+        ),
+        (
+            "1.37",
+            Self {
+                name: "API server of v1.37.2",
+                go_mod: include_str!("../skew/v1.37/go.mod"),
+                go_sum: include_str!("../skew/v1.37/go.sum"),
+                ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.37.2 \
+                          -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37",
+                ..Self::API_SERVER
+            },
+        ),
+    ];
+
+    const API_SERVER: Self = Self {
+        name: "",
+        go_mod: "",
+        go_sum: "",
+        ldflags: "",
+        rename: ("kube-apiserver", "kube-apiserver"),
+        extras: ("", &[]),
+    };
+
+    /// The folder of what is built, if it is.
+    pub fn built(&self) -> Result<Option<PathBuf>> {
+        let folder = cache_dir()?.join("testbed").join(self.key());
+        Ok(folder.is_dir().then_some(folder))
+    }
+
     /// Builds what is missing and returns the folder with `bin/` and `extras/`. Blocks, for minutes the first time,
     /// and tells its progress on stderr.
     pub fn ensure(&self) -> Result<PathBuf> {
         let folder = cache_dir()?.join("testbed").join(self.key());
-        if !folder.is_dir() {
+        if self.built()?.is_none() {
             build::build(self, &folder).with_context(|| format!("building the {} of the testbed", self.name))?;
         }
         Ok(folder)
@@ -142,16 +194,22 @@ mod tests {
 
     #[test]
     fn the_version_stamp_is_the_version_built() {
-        let version = "v1.36.3";
-        assert!(
-            Bundle::CONTROL_PLANE
-                .go_mod
-                .contains(&format!("k8s.io/kubernetes {version} "))
-        );
-        assert!(
-            Bundle::CONTROL_PLANE
-                .ldflags
-                .contains(&format!("gitVersion={version} "))
-        );
+        let others = Bundle::API_SERVERS.iter().map(|(minor, bundle)| (*minor, bundle));
+        for (minor, bundle) in others.chain([("1.36", &Bundle::CONTROL_PLANE)]) {
+            let version = bundle.go_mod.lines().find_map(|line| {
+                let (_, version) = line.split_once("k8s.io/kubernetes v")?;
+                version.split_whitespace().next()
+            });
+            let version = version.unwrap();
+            assert!(version.starts_with(&format!("{minor}.")), "{minor}: {version}");
+            assert!(bundle.ldflags.contains(&format!("gitVersion=v{version} ")), "{minor}");
+            let (_, staging) = version.split_once('.').unwrap();
+            assert!(
+                bundle
+                    .go_mod
+                    .contains(&format!("k8s.io/api => k8s.io/api v0.{staging}\n")),
+                "{minor}"
+            );
+        }
     }
 }

@@ -48,7 +48,7 @@ async fn run(dir: &Path, flags: UpFlags) -> Result<()> {
         address,
         dir: Some(dir.to_owned()),
         apiserver_args,
-        otlp: None,
+        ..Options::default()
     };
     let testbed = Arc::new(Testbed::start_with(options).await?);
     let path = socket(dir);
