@@ -123,6 +123,8 @@ pub enum ConditionReason {
     NothingAllowed,
     /// Objects are still being labelled.
     Labelling,
+    /// The member's API server does not label new objects, whatever the agent does: routers choose by namespace.
+    NotAtAdmission,
     /// The router's stream to the hub has ended.
     StreamEnded,
     /// Nobody is held: the spec has no selector.

@@ -359,10 +359,20 @@ fn labels(agent: Option<&AgentReport>, silent: bool, unconfirmed: &[String]) -> 
         let names = some_of(unconfirmed, ", ");
         let message = format!("routers show these namespaces by name, new or without labels as they are: {names}");
         Finding::fails(TYPE, ConditionReason::Labelling, message)
+    } else if coverage.values().all(is_labelled_by_agent_alone) {
+        let message = "every object has its labels, and new ones get theirs a moment after their creation, as this API server serves no \
+                       mutating admission policies (Kubernetes 1.36, or the beta switched on before): routers choose by namespace what \
+                       callers see";
+        Finding::fails(TYPE, ConditionReason::NotAtAdmission, message)
     } else {
         let message = format!("being labelled: {}", some_of(missing, ", "));
         Finding::fails(TYPE, ConditionReason::Labelling, message)
     }
+}
+
+/// All that can be had of a member that does not label at admission.
+fn is_labelled_by_agent_alone(kind: &v1::KindCoverage) -> bool {
+    kind.complete || (kind.at_admission == Some(false) && kind.labelled == kind.total)
 }
 
 #[cfg(test)]

@@ -167,6 +167,8 @@ fn not_true(name: &str, conditions: &[Condition], wanted: &[&str], generation: O
     let unmet = wanted.iter().filter_map(
         |type_| match conditions.iter().find(|condition| condition.type_ == *type_) {
             None => Some(format!("{name}: {type_} is not reported yet")),
+            // All that can be had of a member whose API server labels nothing.
+            Some(condition) if condition.reason == ConditionReason::NotAtAdmission.to_string() => None,
             Some(condition) if condition.status != "True" => Some(format!(
                 "{name}: {type_}={} {}: {}",
                 condition.status, condition.reason, condition.message
@@ -183,6 +185,20 @@ fn not_true(name: &str, conditions: &[Condition], wanted: &[&str], generation: O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_without_mutating_policies_is_ready() {
+        let condition = |reason: &str| Condition {
+            type_: "LabelsSynced".to_owned(),
+            status: "False".to_owned(),
+            reason: reason.to_owned(),
+            message: String::new(),
+            observed_generation: None,
+            last_transition_time: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
+        };
+        let unmet = |reason| not_true("MemberCluster east", &[condition(reason)], &["LabelsSynced"], None).len();
+        assert_eq!((unmet("NotAtAdmission"), unmet("Labelling")), (0, 1));
+    }
 
     #[test]
     fn labelling_that_gets_on_is_waited_for_and_one_that_stands_is_not() {

@@ -138,3 +138,30 @@ fn labels_are_synced_when_every_kind_says_so_and_there_is_one() {
         assert_eq!(new.message.contains("new"), holds == Some(true), "{new:?}");
     }
 }
+
+#[test]
+fn a_member_that_does_not_label_at_admission_is_not_said_to_be_labelled_for_ever() {
+    let kind = |labelled, at_admission| v1::KindCoverage {
+        labelled,
+        total: 2,
+        at_admission,
+        ..v1::KindCoverage::default()
+    };
+    for (kinds, reason) in [
+        (
+            [kind(2, Some(false)), kind(2, Some(false))],
+            ConditionReason::NotAtAdmission,
+        ),
+        ([kind(2, Some(false)), kind(1, Some(false))], ConditionReason::Labelling),
+        ([kind(2, Some(false)), kind(2, None)], ConditionReason::Labelling),
+    ] {
+        let kinds = kinds.into_iter().enumerate();
+        let coverage = kinds.map(|(number, kind)| (GroupResource::new("", number.to_string()), kind));
+        let agent = AgentReport {
+            coverage: Some(coverage.collect()),
+            ..AgentReport::default()
+        };
+        let found = labels(Some(&agent), false, &[]);
+        assert_eq!((found.status, found.reason), (Some(false), reason), "{found:?}");
+    }
+}
