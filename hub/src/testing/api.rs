@@ -110,6 +110,22 @@ pub(crate) fn sharding_rights(
     (AccessReviewer::new(Client::new(service, "default")), asked)
 }
 
+fn is_too_large(config_map: &Value) -> bool {
+    let data = config_map["data"].as_object().into_iter().flatten();
+    let bytes: usize = data.filter_map(|(_, text)| text.as_str()).map(str::len).sum();
+    bytes > CONFIG_MAP_MAX_BYTES
+}
+
+/// What a list of a folder has. Existence of one label is all that may be asked for.
+fn listed(objects: &BTreeMap<String, Value>, folder: &str, head: &http::request::Parts) -> Vec<Value> {
+    let query = head.uri.query().unwrap_or_default().replace("%2F", "/");
+    let label = query.split('&').find_map(|word| word.strip_prefix("labelSelector="));
+    let selected = |object: &Value| label.is_none_or(|label| !object["metadata"]["labels"][label].is_null());
+    let of_folder = objects.iter().filter(|(name, _)| name.starts_with(folder));
+    let chosen = of_folder.map(|(_, object)| object).filter(|object| selected(object));
+    chosen.cloned().collect()
+}
+
 fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u16, Value) {
     let path = head.uri.path().to_owned();
     let refuse = |code: u16, reason: &str| {
@@ -120,23 +136,13 @@ fn answer(objects: &Objects, head: &http::request::Parts, mut body: Value) -> (u
         body["status"] = json!({"allowed": body["spec"]["user"] == "ada", "reason": "scripted"});
         return (201, body);
     }
-    let data = body["data"].as_object().into_iter().flatten();
-    if path.contains("/configmaps")
-        && data.filter_map(|(_, text)| text.as_str()).map(str::len).sum::<usize>() > CONFIG_MAP_MAX_BYTES
-    {
+    if path.contains("/configmaps") && is_too_large(&body) {
         return refuse(422, "Invalid");
     }
     let mut objects = objects.lock();
     match head.method.as_str() {
         "GET" if path.ends_with("/configmaps") => {
-            // Existence of one label is all that is asked for.
-            let query = head.uri.query().unwrap_or_default().replace("%2F", "/");
-            let label = query.split('&').find_map(|word| word.strip_prefix("labelSelector="));
-            let selected = |object: &Value| label.is_none_or(|label| !object["metadata"]["labels"][label].is_null());
-            let of_folder = objects
-                .iter()
-                .filter(|(name, object)| name.starts_with(&path) && selected(object));
-            let items: Vec<_> = of_folder.map(|(_, object)| object.clone()).collect();
+            let items = listed(&objects, &path, head);
             let list = json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {}, "items": items});
             (200, list)
         }

@@ -180,7 +180,7 @@ impl MergedWatch {
         let young = leg.since.is_some_and(|since| since.elapsed() < SHORTEST);
         let is_short = view.synced && young && view.seen == leg.seen;
         leg.short = if is_short { leg.short + 1 } else { 0 };
-        if !is_short || leg.short % ATTEMPTS != 0 {
+        if !is_short || !leg.short.is_multiple_of(ATTEMPTS) {
             return self.lost(index, Reason::Ended, "the member ended it");
         }
         let why = format!("the member ended it at once {} times, without an event", leg.short);
