@@ -193,6 +193,8 @@ impl Distributor {
         let end = self.index.read(|facts| facts.next_end(since)).map(until);
         let end = end.into_iter().chain(look).min();
         let mut ended = std::pin::pin!(tokio::time::sleep(end.unwrap_or_default().min(LOOK_AT_ENDS)));
+        // Begun once: other ticks that change nothing must not begin it anew.
+        let mut polled = std::pin::pin!(tokio::time::sleep(POLL));
         loop {
             tokio::select! {
                 _ = alarms.facts.changed() => return Ok(()),
@@ -203,7 +205,7 @@ impl Distributor {
                         return Ok(());
                     }
                 }
-                () = tokio::time::sleep(POLL), if waiting => return Ok(()),
+                () = &mut polled, if waiting => return Ok(()),
                 () = &mut ended, if end.is_some() => return Ok(()),
                 _ = alarms.checks.tick() => {
                     let was_cut_off = self.is_cut_off();
