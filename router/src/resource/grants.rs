@@ -27,7 +27,7 @@ const MOST_NOES: usize = 4_096;
 /// Requests of one caller that wait for the hub; more are refused at once.
 const MOST_OF_A_CALLER: usize = 16;
 /// For the grant of a Namespace that was just made: some hundred milliseconds, where nothing is slow.
-const GRANTED_WITHIN: Duration = Duration::from_secs(2);
+const GRANTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Shard and namespace.
 type Name = (String, String);
