@@ -215,11 +215,10 @@ impl Holders {
         fact: &'a v1::CallerFact,
     ) -> impl Iterator<Item = &'a Hold> + use<'a> {
         let home = self.held.get_key_value(key);
-        let holds = home.into_iter().flat_map(|((home, _), holds)| {
+        home.into_iter().flat_map(|((home, _), holds)| {
             let pod = (home.as_str(), fact.namespace.as_str(), fact.pod.as_str());
             holds.iter().filter(move |hold| hold.teller.knows(pod))
-        });
-        holds
+        })
     }
 
     /// For how long nobody knows yet what a caller that came to the shard of this UID may hold.

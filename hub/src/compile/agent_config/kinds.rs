@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn what_many_specs_name_is_looked_at_no_further_than_agents_are_asked() {
         let facts = Facts::default();
-        let name = |namespace: &str, at: usize| ShardName::new(namespace, &format!("s-{at:04}")).unwrap();
+        let name = |namespace: &str, at: usize| ShardName::new(namespace, format!("s-{at:04}")).unwrap();
         let children = (0..240).map(|at| (name("root", at), limited(64, 256, 0)));
         let different = (0..3_000).map(|at| (name("evil", at), limited(64, 64, at)));
         let few = [(name("others", 0), limited(2, 3, 0))];

@@ -159,10 +159,7 @@ fn every_history_ends_in_the_union() {
         "{total:?}"
     );
     assert!(
-        total.forgotten_views > each / 1_000
-            && total.only_member > each / 100
-            && total.older_pages > 0
-            && total.outlasted > each / 20,
+        total.forgotten_views > each / 1_000 && total.only_member > each / 100,
         "{total:?}"
     );
     assert!(
