@@ -18,10 +18,9 @@ use tokio::time::Instant;
 use super::passing::Passing;
 use crate::resource::upstream::BodyError;
 
-/// A client takes something of a list, or of a watch that has something for it, at least this often: a program that pages to a
-/// person, or stops to collect its garbage, reads on after a minute. A member may keep a place of its own for it until then; a
-/// shard has no more of those than it has anyway.
-const READ_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 60 });
+/// A client takes something of a list, or of a watch that has something for it, at least this often. A
+/// member may keep a place of its own for it until then, and refuses requests that wait for one after 15 s.
+const READ_WITHIN: Duration = Duration::from_secs(10);
 
 type Polled = Option<Result<Frame<Bytes>, BodyError>>;
 

@@ -52,6 +52,7 @@ impl Previews<'_> {
             if let Some(away) = away {
                 self.ground.world.cluster(away).fault(Fault::Blackhole).await?;
             }
+            self.lists_wait = away.is_some();
             for _ in 0..if self.lasts.is_zero() { 1 } else { PHASE } {
                 delays.extend(self.round(away).await?);
                 unchanged(&before, &told(&self.reports().await?))?;
