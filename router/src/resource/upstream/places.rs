@@ -31,8 +31,6 @@ const RUNNING_PLACES: usize = 8;
 const LASTS: Duration = Duration::from_secs(5);
 /// A watch that is waited at for so long has no first objects left to be read.
 const QUIET: Duration = Duration::from_millis(50);
-/// The same of one that begins with no state: what happened since its version comes along with the head, if anything did.
-const QUIET_FROM_VERSION: Duration = Duration::from_millis(2);
 
 /// Of one member.
 #[derive(Debug, Default)]
@@ -56,20 +54,12 @@ struct Tenant {
 /// Emptied by its owner, or by who waits when its time is over.
 type Taken = Arc<Mutex<Option<FairPermit>>>;
 
-/// How long nothing has come.
-#[derive(Debug)]
-struct Quiet {
-    ends: Pin<Box<Sleep>>,
-    /// How long is long enough.
-    lasts: Duration,
-}
-
 /// A tenant's place.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// Of the start of a watch: when it was quiet for long enough. Of a list nothing, whose place is its own to the end of
     /// its answer.
-    quiet: Option<Quiet>,
+    quiet: Option<Pin<Box<Sleep>>>,
     taken: Taken,
     _of: Entry<Arc<str>, Tenant>,
 }
@@ -82,13 +72,11 @@ impl Places {
         Place::take(of, (caller, running), None).await
     }
 
-    /// As [`Self::list`], for the start of a watch; `from_version`: it begins with no state.
-    pub(crate) async fn start(&self, caller: &Caller, running: bool, from_version: bool) -> Option<Place> {
+    /// As [`Self::list`], for the start of a watch.
+    pub(crate) async fn start(&self, caller: &Caller, running: bool) -> Option<Place> {
         let of = self.starts.entry(caller.tenant(), Tenant::new);
-        let lasts = if from_version { QUIET_FROM_VERSION } else { QUIET };
-        // The place is a watch's own until its head is here.
-        let ends = Box::pin(sleep_until(Instant::now() + QUIET));
-        Place::take(of, (caller, running), Some(Quiet { ends, lasts })).await
+        let quiet = Box::pin(sleep_until(Instant::now() + QUIET));
+        Place::take(of, (caller, running), Some(quiet)).await
     }
 }
 
@@ -141,18 +129,11 @@ fn name(caller: &Caller) -> Arc<str> {
     }
 }
 
-impl Quiet {
-    /// Something has come.
-    fn begin(&mut self) {
-        self.ends.as_mut().reset(Instant::now() + self.lasts);
-    }
-}
-
 impl Place {
     async fn take(
         of: Entry<Arc<str>, Tenant>,
         (caller, running): (&Caller, bool),
-        quiet: Option<Quiet>,
+        quiet: Option<Pin<Box<Sleep>>>,
     ) -> Option<Self> {
         let permit = of.enter(&name(caller), running).await?;
         let taken = Arc::new(Mutex::new(Some(permit)));
@@ -163,7 +144,7 @@ impl Place {
     /// The head of the answer is here.
     pub(crate) fn begun(&mut self) {
         if let Some(quiet) = &mut self.quiet {
-            quiet.begin();
+            quiet.as_mut().reset(Instant::now() + QUIET);
         }
     }
 
@@ -173,9 +154,9 @@ impl Place {
             return false;
         };
         if !some {
-            return quiet.ends.as_mut().poll(cx) == Poll::Ready(());
+            return quiet.as_mut().poll(cx) == Poll::Ready(());
         }
-        quiet.begin();
+        quiet.as_mut().reset(Instant::now() + QUIET);
         false
     }
 }
@@ -245,7 +226,7 @@ mod tests {
         let mut next = Box::pin(places.list(&many, false));
         assert!(poll!(&mut next).is_pending());
         drop(places.list(&few, false).await.unwrap());
-        drop(places.start(&many, false, false).await.unwrap());
+        drop(places.start(&many, false).await.unwrap());
         held.pop();
         drop(next.await.unwrap());
         drop(held);
@@ -258,18 +239,16 @@ mod tests {
         let [broken, second, third] = ["broken", "second", "third"].map(replica);
         let mut held = Vec::new();
         for _ in 0..OWN_PLACES {
-            held.push(places.start(&broken, false, false).await.unwrap());
+            held.push(places.start(&broken, false).await.unwrap());
         }
-        let mut waiting: Vec<_> = (0..500)
-            .map(|_| Box::pin(places.start(&broken, false, false)))
-            .collect();
+        let mut waiting: Vec<_> = (0..500).map(|_| Box::pin(places.start(&broken, false))).collect();
         for start in &mut waiting {
             assert!(poll!(start).is_pending());
         }
-        let Poll::Ready(Some(kept)) = poll!(Box::pin(places.start(&second, false, false))) else {
+        let Poll::Ready(Some(kept)) = poll!(Box::pin(places.start(&second, false))) else {
             panic!("there is one for it");
         };
-        let mut last = Box::pin(places.start(&third, false, false));
+        let mut last = Box::pin(places.start(&third, false));
         assert!(poll!(&mut last).is_pending(), "all are taken");
         held.pop();
         assert!(poll!(&mut waiting[0]).is_pending());
@@ -311,20 +290,20 @@ mod tests {
         let (places, one) = (Places::default(), person("one"));
         let mut held = Vec::new();
         for _ in 0..OWN_PLACES {
-            held.push(places.start(&one, false, false).await.unwrap());
+            held.push(places.start(&one, false).await.unwrap());
         }
-        let mut new: Vec<_> = (0..50).map(|_| Box::pin(places.start(&one, false, false))).collect();
+        let mut new: Vec<_> = (0..50).map(|_| Box::pin(places.start(&one, false))).collect();
         for start in &mut new {
             assert!(poll!(start).is_pending());
         }
         let mut legs = Vec::new();
         for _ in 0..RUNNING_PLACES - 1 {
-            let Poll::Ready(leg) = poll!(Box::pin(places.start(&one, true, false))) else {
+            let Poll::Ready(leg) = poll!(Box::pin(places.start(&one, true))) else {
                 panic!("it comes last, and is first");
             };
             legs.push(leg.unwrap());
         }
-        let mut next = Box::pin(places.start(&one, true, false));
+        let mut next = Box::pin(places.start(&one, true));
         assert!(poll!(&mut next).is_pending());
         held.pop();
         assert!(poll!(&mut next).is_pending(), "nor is it before who comes new");
@@ -338,7 +317,7 @@ mod tests {
         let begun = Instant::now();
         let mut held = Vec::new();
         for _ in 0..OWN_PLACES * 3 {
-            held.push(places.start(&one, false, false).await.unwrap());
+            held.push(places.start(&one, false).await.unwrap());
         }
         assert_eq!(begun.elapsed().as_secs(), LASTS.as_secs() * 2);
         drop(held);
@@ -362,20 +341,13 @@ mod tests {
     async fn a_watch_has_started_when_it_is_waited_at() {
         let (places, one) = (Places::default(), person("one"));
         let cx = &mut Context::from_waker(Waker::noop());
-        let mut place = places.start(&one, false, false).await.unwrap();
+        let mut place = places.start(&one, false).await.unwrap();
         assert!(!place.is_over(false, cx), "its first objects may be on their way");
         tokio::time::advance(QUIET).await;
         assert!(!place.is_over(true, cx), "there they are");
         assert!(!place.is_over(false, cx));
         tokio::time::advance(QUIET).await;
         assert!(place.is_over(false, cx));
-        let mut from_version = places.start(&one, false, true).await.unwrap();
-        from_version.begun();
-        tokio::time::advance(QUIET_FROM_VERSION).await;
-        assert!(!from_version.is_over(true, cx), "something has happened since");
-        assert!(!from_version.is_over(false, cx));
-        tokio::time::advance(QUIET_FROM_VERSION).await;
-        assert!(from_version.is_over(false, cx));
         let mut list = places.list(&one, false).await.unwrap();
         tokio::time::advance(QUIET).await;
         assert!(!list.is_over(false, cx));

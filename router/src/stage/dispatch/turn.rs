@@ -13,7 +13,7 @@ use super::{Leg, full, send};
 use crate::resource::breaker::{Breaker, Probe, Refused};
 use crate::resource::queues::{Class, Flow, QueueKind, QueueMetrics, Seat, Vain};
 use crate::resource::upstream::{Place, Upstream};
-use crate::value::classify::{Query, Verb};
+use crate::value::classify::Verb;
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
 use crate::value::traffic::TrafficClass;
@@ -39,7 +39,7 @@ impl Turns<'_> {
                 self.turn(kind, leg.class(), list).await?
             }
             (TrafficClass::Watch | TrafficClass::Upgrade, Verb::Watch) => {
-                let start = places.start(&leg.caller, leg.running, goes_on(&leg.asked.query));
+                let start = places.start(&leg.caller, leg.running);
                 self.turn(kind, leg.class(), start).await?
             }
             _ => return Ok(None),
@@ -94,15 +94,6 @@ impl Turns<'_> {
     }
 }
 
-/// Whether a watch that is asked for so begins with no state, at an API server: it goes on from a version, or from now.
-fn goes_on(query: &Query) -> bool {
-    if query.first("sendInitialEvents").is_some() {
-        return !query.flag("sendInitialEvents");
-    }
-    let version = query.first("resourceVersion");
-    version.is_some_and(|version| !matches!(&*version, "" | "0"))
-}
-
 /// Awaits a turn. An error: the breaker is open, or has opened meanwhile. What need not wait is not judged: it asks next.
 pub(super) async fn unless_refused<T>(
     breaker: &Breaker,
@@ -134,22 +125,6 @@ mod tests {
 
     use super::*;
     use crate::resource::breaker::{Outcome, Settings};
-
-    #[test]
-    fn a_watch_begins_with_the_state_unless_it_goes_on() {
-        for (query, expected) in [
-            ("watch", false),
-            ("watch&resourceVersion=", false),
-            ("watch&resourceVersion=0", false),
-            ("watch&resourceVersion=7", true),
-            ("watch&sendInitialEvents=false", true),
-            ("watch&sendInitialEvents=false&resourceVersion=0", true),
-            ("watch&sendInitialEvents=true&resourceVersion=7", false),
-            ("watch&sendInitialEvents", false),
-        ] {
-            assert_eq!(goes_on(&Query::new(Some(query))), expected, "{query}");
-        }
-    }
 
     #[tokio::test]
     async fn who_waits_is_told_when_the_breaker_opens() {
