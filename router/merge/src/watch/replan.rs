@@ -29,8 +29,13 @@ struct Old {
 impl Old {
     /// Whether the client may hold objects of this leg.
     fn is_held(&self) -> bool {
-        let had_nothing = self.leg.share.as_ref().is_some_and(NamespaceFilter::is_nothing) && !self.leg.is_owed();
-        !had_nothing && (self.leg.state.is_dirty() || self.position.version().is_some())
+        self.leg.state.is_dirty() || self.position.version().is_some()
+    }
+
+    /// None of the member's objects were the caller's, and all is told of those that were before.
+    fn had_nothing(&self) -> bool {
+        let nothing = self.leg.share.as_ref().is_some_and(NamespaceFilter::is_nothing);
+        nothing && self.leg.state.is_live() && self.leg.change.is_none()
     }
 }
 
@@ -270,7 +275,7 @@ impl WatchMerge {
 
     fn leave(&mut self, mut old: Old) {
         self.view.forget();
-        if !old.is_held() {
+        if !old.is_held() || old.had_nothing() {
             return;
         }
         if self.barrier.is_closed() {

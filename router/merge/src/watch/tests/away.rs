@@ -233,3 +233,25 @@ fn who_showed_nothing_leaves_without_a_word() {
     );
     assert!(said.contains("ADDED"), "{said}");
 }
+
+/// The member that showed nothing gets the namespace.
+#[test]
+fn who_showed_nothing_shows_what_comes() {
+    let (mut merge, mut out) = resumed([&[], &["b"]], [false, false]);
+    for leg in 0..2 {
+        feed(&mut merge, leg, &bookmark(11, false), &mut out);
+    }
+    let acts = merge.replan(&view(2), asked([&["a"], &["b"]], [true, false]), &mut out);
+    let (leg, start) = (0, Start::Exact(11));
+    assert_eq!(acts, [Act::Restart { leg, start }]);
+    let mut listing = merge.listing(leg);
+    listing.page(br#"{"metadata":{},"items":[]}"#).unwrap();
+    merge.listed(leg, listing, &mut out).unwrap();
+    let (_, said) = feed(
+        &mut merge,
+        0,
+        &(object("ADDED", "a", 8) + &bookmark(12, true)),
+        &mut out,
+    );
+    assert!(said.contains("ADDED"), "{said}");
+}
