@@ -1,3 +1,5 @@
+//! Pins of members: whose keys count, in which ConfigMap each lies, and what is noted of a member.
+
 use super::*;
 
 fn pin(cluster_uid: &str, key: &str) -> Pin {

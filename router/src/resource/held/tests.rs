@@ -1,3 +1,5 @@
+//! What a router knows of the locks that its callers renewed, and what it tells the hub of them.
+
 use portolan_wire::v1;
 
 use super::*;

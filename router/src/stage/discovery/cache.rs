@@ -6,6 +6,8 @@
 //! not end because it cannot be reached. Keyed by cluster and cluster UID, not by the target's version, which changes with
 //! every report of its agent. Callers: `discovery` for requests and `warm`.
 
+mod kinds;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +24,10 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::kinds::kinds_of;
 use super::metrics::{DiscoveryMetrics, Fetched};
 use crate::stage::dispatch::{DocumentRequest, OwnRequests};
 use crate::value::document::{OpenApiEncoding, V2_PROTOBUF, V3_PROTOBUF};
-use crate::value::kinds::{Kind, MemberKinds, Scope};
 use crate::value::media::JSON;
 
 /// Who has failed is not looked at again for as long.
@@ -36,8 +38,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 /// Copies of OpenAPI documents, over all members, each counted once; small documents are not counted.
 const MAX_BYTES: u64 = 64 << 20;
-/// What an API server says of a version whose backend did not tell it what it serves, or not of late.
-const STALE: &str = "Stale";
 /// The only form of discovery that is read: Kubernetes 1.26 and later.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                           application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
@@ -469,34 +469,4 @@ fn storage_hashes(body: &[u8]) -> Option<BTreeMap<String, String>> {
     let list: List = serde_json::from_slice(body).ok()?;
     let each = list.resources.into_iter();
     Some(each.map(|one| (one.name, one.storage_version_hash)).collect())
-}
-
-fn kinds_of<'a>(groups: impl Iterator<Item = &'a Group>) -> MemberKinds {
-    let mut kinds = MemberKinds::default();
-    for group in groups {
-        for version in &group.versions {
-            if version.freshness == STALE {
-                kinds.mark_stale(&group.metadata.name, &version.version);
-            }
-            for resource in &version.resources {
-                let scope = if resource.scope == "Namespaced" {
-                    Scope::Namespaced
-                } else {
-                    Scope::Cluster
-                };
-                let kind = Kind {
-                    scope,
-                    kind: resource
-                        .response_kind
-                        .as_ref()
-                        .map(|kind| kind.kind.clone())
-                        .unwrap_or_default(),
-                    versions: vec![version.version.clone()],
-                    verbs: resource.verbs.iter().cloned().collect(),
-                };
-                kinds.add(&group.metadata.name, &resource.resource, kind);
-            }
-        }
-    }
-    kinds
 }
