@@ -120,7 +120,7 @@ pub(crate) async fn is_fenced(client: &Client) -> Result<bool, CallError> {
 struct Read {
     /// The version of the API by which its kind is served.
     version: &'static str,
-    /// It, and its generation; `None`: there is none.
+    /// The object that was found, and its generation; `None`: there is none.
     found: Option<(Value, i64)>,
 }
 

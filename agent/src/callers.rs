@@ -71,12 +71,12 @@ struct Seen {
 /// How far the watch of a selector is.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Its first list is not through.
+    /// The first list of the selector's Pods is not through.
     #[default]
     Asked,
-    /// And could not be had so often, for this reason at last.
+    /// The Pods could not be listed so often in a row; the text says why at last.
     Failing(u32, String),
-    /// It is followed.
+    /// The Pods were listed, and a watch follows them.
     Listed,
     /// What selectors of one namespace saw that the hub asks for no more, together. It stays until all that the hub asks for there is
     /// listed, among it what stands for these selectors now.

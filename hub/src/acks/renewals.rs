@@ -31,7 +31,7 @@ type Lock = (HeldLock, String);
 /// What one router has told.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Renewals {
-    /// It tells them at all.
+    /// The router tells at all which locks callers hold.
     are_told: bool,
     /// On the stream that is open it has told all that it knows.
     is_whole: bool,
@@ -48,14 +48,14 @@ pub(crate) struct Renewals {
 #[derive(Debug, Clone, Default)]
 struct Told {
     callers: BTreeMap<CallerKey, BTreeMap<Lock, u32>>,
-    /// Of all callers.
+    /// How many locks are told, of all callers together.
     count: usize,
 }
 
 /// What came of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// It said what was known.
+    /// The router said what was known.
     Nothing,
     /// More is known than before, or less. `whole`: it is all that the router knows, for the first time on its stream.
     News { whole: bool },
@@ -67,7 +67,7 @@ pub(crate) enum Heard {
 #[derive(Debug, Default)]
 pub(crate) struct AllRenewals {
     pub(crate) held: BTreeMap<CallerKey, Vec<Hold>>,
-    /// Of these there may be more.
+    /// Callers that may hold more locks than are told.
     pub(crate) untold: Untold,
     /// There was a hub before this one so lately that what routers told that one may count.
     pub(crate) young: bool,

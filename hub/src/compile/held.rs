@@ -26,7 +26,7 @@ const MOST_EARLIER: usize = 16;
 /// the lock still counts: a run, its transaction and the clocks of two machines take less.
 const TOLD_AGAIN_SECONDS: i64 = 5;
 
-/// Of whose locks a router may tell: of callers that it may have served, whatever shard they are of by now.
+/// The callers of whose locks a router may tell: those that it may have served, whatever shard they are of by now.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Teller {
     /// A gateway tells of all callers.
@@ -116,7 +116,7 @@ pub(crate) struct Hold {
     pub(crate) shard_uid: String,
     /// For how long it counts after a renewal at most.
     pub(crate) lasts_seconds: u32,
-    /// Whose word it is.
+    /// The router that told of the lock.
     pub(crate) teller: Teller,
 }
 

@@ -31,7 +31,7 @@ pub(crate) enum LockState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockPlace {
     pub(crate) cluster: Arc<str>,
-    /// Its name there.
+    /// The lock's name in the member.
     pub(crate) member: String,
     /// The resource of the core group that carried it beside a Lease.
     pub(crate) resource: Option<&'static str>,
