@@ -59,7 +59,7 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
     router
         .follow("the caller's view", |router| router.holds("east/uid-operator-0"))
         .await;
-    let entered = until_row(&scene, "ops/old", "granted").await;
+    let entered = router.during(until_row(&scene, "ops/old", "granted")).await;
     let mut claim = shard_spec("east", &["ns-b"]);
     claim["selector"] = json!({"matchLabels": {"app": "another"}});
     router.during(scene.shard_says("old", "Distributed", "True/Ok")).await;
