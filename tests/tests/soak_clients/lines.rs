@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use http::{Method, Request};
@@ -48,6 +48,17 @@ impl Lines {
             anyhow::Ok(answer)
         });
         answer.await.context("no answer in time").flatten()
+    }
+
+    /// The same of a member that is there, however slow the machine is: asked again until it answers.
+    pub(crate) async fn ask_until_answered(&self, member: &str, request: Request<Vec<u8>>) -> anyhow::Result<Answer> {
+        let begun = Instant::now();
+        loop {
+            let answer = self.ask(member, request.clone()).await;
+            if answer.is_ok() || begun.elapsed() >= portolan_testbed::patience() {
+                return answer;
+            }
+        }
     }
 
     /// What a GET of this path answers.

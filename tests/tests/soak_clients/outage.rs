@@ -135,7 +135,7 @@ async fn native(ground: &Ground, member: &str, namespace: &str) -> anyhow::Resul
     let headers = [("content-type", "application/apply-patch+yaml")];
     let one = format!("{path}/native?fieldManager=soak&force=true");
     let asked = request(Method::PATCH, &one, &headers, object.to_string().as_bytes())?;
-    let answer = ground.lines.ask(member, asked).await?;
+    let answer = ground.lines.ask_until_answered(member, asked).await?;
     ensure!(answer.status < 300, "{one}: {}", answer.message());
     watch.sees(&format!("{namespace}/native")).await?;
     Ok(begun.elapsed())

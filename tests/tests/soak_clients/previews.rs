@@ -144,7 +144,7 @@ impl Previews<'_> {
             }
             let headers = [("content-type", "application/apply-patch+yaml")];
             let asked = request(Method::PATCH, &path, &headers, object.to_string().as_bytes())?;
-            let answer = self.ground.lines.ask(member, asked).await?;
+            let answer = self.ground.lines.ask_until_answered(member, asked).await?;
             ensure!(answer.status < 300, "{path}: {}", answer.message());
             let (object, written) = (answer.json(), Instant::now());
             let version = number(object["metadata"]["resourceVersion"].as_str().unwrap_or_default());
