@@ -94,7 +94,9 @@ impl Ground {
         if let Some(manifest) = manifest {
             arguments.extend(["-f".to_owned(), argument(manifest)]);
         }
-        arguments.extend(["--dir".to_owned(), argument(dir)]);
+        // As where the API server is elsewhere: by a name, at an address that is not loopback's.
+        arguments.extend(["--webhook-host", "localhost", "--dir"].map(str::to_owned));
+        arguments.push(argument(dir));
         arguments.extend(up_timeout());
         (guard, arguments)
     }

@@ -46,6 +46,10 @@ pub(crate) struct DevUpArgs {
     /// Address the router listens on
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     pub(crate) router_bind: SocketAddr,
+    /// Name or address of this machine by which the hub cluster's API server reaches it, if that is not 127.0.0.1, as where the API server
+    /// runs in a container: it asks the hub about whoever writes ShardingConfigs. The hub then listens for that at all addresses
+    #[arg(long, value_name = "HOST")]
+    pub(crate) webhook_host: Option<String>,
     /// Serve the explicit view of member M at host M.SUFFIX too, with a context of that name in explicit.kubeconfig; the
     /// names have to lead to the router
     #[arg(long, env = "PORTOLAN_EXPLICIT_HOST", value_name = "SUFFIX")]

@@ -189,18 +189,27 @@ impl Up {
         let kubeconfig = self
             .program_kubeconfig("hub", &hub, &self.fleet.hub_kubeconfig.clone(), HUB_SERVICE_ACCOUNT)
             .await?;
+        // The first is the one that agents and routers are told.
+        let (webhook_bind, advertise) = match &self.args.webhook_host {
+            None => ("127.0.0.1:0", "127.0.0.1:0,localhost:0".to_owned()),
+            Some(host) => ("0.0.0.0:0", format!("127.0.0.1:0,localhost:0,{host}:0")),
+        };
         let flags = [
             ("kubeconfig", kubeconfig.as_str()),
             ("bind", "127.0.0.1:0"),
-            ("webhook-bind", "127.0.0.1:0"),
-            ("advertise", "127.0.0.1:0,localhost:0"),
+            ("webhook-bind", webhook_bind),
+            ("advertise", advertise.as_str()),
         ];
         let addresses = self.fleet.start("hub", "portolan-hub", &flags, self.deadline).await?;
         self.fleet.hub_address = addresses.bind;
         self.fleet.write()?;
         let ca = hub_ca::awaited(&hub.client).await?;
         files::write_private(self.fleet.path("hub-ca.crt"), &ca)?;
-        let webhook = format!("https://{}{WEBHOOK_PATH}", addresses.webhook);
+        let mut at = addresses.webhook;
+        if let (Some(host), Some((_, port))) = (&self.args.webhook_host, at.rsplit_once(':')) {
+            at = format!("{host}:{port}");
+        }
+        let webhook = format!("https://{at}{WEBHOOK_PATH}");
         let authors = install::authors(Some(&webhook), Some(&ca))?;
         self.fleet.apply(None, &hub.client, &authors).await?;
         self.fleet.wait_ready(self.deadline).await
