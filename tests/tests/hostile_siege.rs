@@ -26,6 +26,7 @@ mod unread;
 #[path = "hostile_siege/usage.rs"]
 mod usage;
 
+use std::fs::File;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +40,7 @@ use portolan_tests::programs::program;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{HUB, Plan, World};
 use serde_json::json;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::task::JoinSet;
 
 use self::front::{Front, Told};
@@ -52,6 +53,8 @@ const SHORT: Duration = Duration::from_secs(12);
 const CRD: &str = include_str!("../../examples/greeting-crd.yaml");
 /// That each tenant lists, writes and reads under siege, at the least.
 const ROUNDS: usize = 4;
+/// Not a busy loop, should it not start at all.
+const RESTARTED_AFTER: Duration = Duration::from_millis(50);
 /// What the two tenants ask for.
 const ONE: &str = "/api/v1/namespaces/s-one/configmaps";
 const TWO: &str = "/api/v1/namespaces/s-two/configmaps";
@@ -107,16 +110,52 @@ fn lies(front: &Front) {
     });
 }
 
-/// The example operator of tenant one, killed when dropped.
-fn operator(world: &World) -> Child {
-    let kubeconfig = world.fleet.merged_kubeconfig("one");
-    Command::new(program("greeting-operator").unwrap())
-        .env("KUBECONFIG", kubeconfig)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap()
+/// The example operator of tenant one, killed when dropped. What it and the router logged is told if the test fails.
+struct Operator<'a> {
+    world: &'a World,
+    log: tempfile::NamedTempFile,
+    _runs: JoinSet<()>,
+}
+
+impl<'a> Operator<'a> {
+    /// Started again whenever it ends, as a kubelet does: it ends when it loses its Lease, which a machine that is busy enough
+    /// brings about.
+    fn start(world: &'a World) -> Self {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let (kubeconfig, path) = (world.fleet.merged_kubeconfig("one"), log.path().to_owned());
+        let mut runs = JoinSet::new();
+        runs.spawn(async move {
+            loop {
+                let log = File::options().append(true).open(&path).unwrap();
+                let mut child = Command::new(program("greeting-operator").unwrap())
+                    .env("KUBECONFIG", &kubeconfig)
+                    .stdout(Stdio::null())
+                    .stderr(log)
+                    .kill_on_drop(true)
+                    .spawn()
+                    .unwrap();
+                let ended = child.wait().await.unwrap();
+                println!("the operator ended ({ended}), and is started again");
+                tokio::time::sleep(RESTARTED_AFTER).await;
+            }
+        });
+        Self {
+            world,
+            log,
+            _runs: runs,
+        }
+    }
+}
+
+impl Drop for Operator<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let operator = std::fs::read_to_string(self.log.path()).map_err(anyhow::Error::from);
+            for (who, log) in [("operator", operator), ("router", self.world.fleet.log("router"))] {
+                println!("log of the {who}:\n{}", log.unwrap_or_else(|error| error.to_string()));
+            }
+        }
+    }
 }
 
 /// Makes Greetings one after the other, each when the one before is applied: what the operator does goes on.
@@ -174,7 +213,7 @@ async fn two_tenants_notice_nothing_of_a_siege() {
     println!("one by one on the router:");
     floods::one_by_one(&nobody, router.pid).await;
     unread::held(&bad, router.pid).await;
-    let _operator = operator(&world);
+    let _operator = Operator::start(&world);
     lies(front);
     let quiet = Arc::new(AtomicBool::new(false));
     let mut work = JoinSet::new();
