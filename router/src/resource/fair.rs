@@ -27,6 +27,8 @@ pub(crate) struct FairPermits {
 struct State {
     all: usize,
     free: usize,
+    /// Taken beyond all.
+    over: usize,
     /// Of one tenant.
     most: usize,
     /// How many hold something, and the sum of the squares of what each holds.
@@ -76,6 +78,7 @@ impl FairPermits {
         let state = State {
             all,
             free: all,
+            over: 0,
             most,
             holders: 0,
             squares: 0,
@@ -100,13 +103,20 @@ impl FairPermits {
         Some(self.permit(tenant, units))
     }
 
+    /// One unit more, though none be free or the tenant have its most: of what is there already and was not counted. Whoever
+    /// waits, waits until it is given back.
+    pub(crate) fn overdraw(&self, tenant: &Arc<str>) -> FairPermit {
+        self.state.lock().take(tenant, 1);
+        self.permit(tenant, 1)
+    }
+
     /// Whether what is too much is not the tenant's doing: it holds nothing, less than tenants do on average, or just that
     /// where others hold more. Of tenants that hold alike none is: then all of them together are too much.
     pub(crate) fn is_modest(&self, tenant: &str) -> bool {
         let state = self.state.lock();
         let own = state.tenants.get(tenant).map_or(0, |known| known.held);
         // Who only waits is no measure of what others hold.
-        own == 0 || (own * state.holders <= state.all - state.free && state.has_excess())
+        own == 0 || (own * state.holders <= state.taken() && state.has_excess())
     }
 
     /// Whether some hold more than others.
@@ -147,8 +157,7 @@ impl FairPermits {
 
     /// Units that are taken.
     pub(crate) fn held(&self) -> usize {
-        let state = self.state.lock();
-        state.all - state.free
+        self.state.lock().taken()
     }
 
     fn permit(&self, tenant: &Arc<str>, units: usize) -> FairPermit {
@@ -183,8 +192,13 @@ impl FairPermits {
 }
 
 impl State {
+    fn taken(&self) -> usize {
+        self.all - self.free + self.over
+    }
+
     fn take(&mut self, tenant: &Arc<str>, units: usize) {
-        self.free -= units;
+        self.over += units.saturating_sub(self.free);
+        self.free = self.free.saturating_sub(units);
         let known = match self.tenants.get_mut(tenant) {
             Some(known) => known,
             None => self.tenants.entry(tenant.clone()).or_default(),
@@ -195,7 +209,9 @@ impl State {
     }
 
     fn give_back(&mut self, tenant: &Arc<str>, units: usize) {
-        self.free += units;
+        let owed = units.min(self.over);
+        self.over -= owed;
+        self.free += units - owed;
         let Some(known) = self.tenants.get_mut(tenant) else {
             return;
         };
@@ -215,7 +231,7 @@ impl State {
 
     /// The mean of the squares is the square of the mean where all hold alike, and there alone.
     fn has_excess(&self) -> bool {
-        self.squares * self.holders as u128 != square(self.all - self.free)
+        self.squares * self.holders as u128 != square(self.taken())
     }
 
     fn may_take(&self, held: usize, units: usize) -> bool {
@@ -351,6 +367,29 @@ mod tests {
         drop((held, own, more, third, first));
         let state = permits.state.lock();
         assert_eq!((state.free, state.tenants.len(), state.waiters), (16, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_beyond_all_is_given_back_before_anybody_gets_more() {
+        let permits = FairPermits::new(2);
+        let [one, two] = ["one", "two"].map(name);
+        let mut held = vec![permits.try_take(&one, 1).unwrap(), permits.overdraw(&one)];
+        held.extend([permits.overdraw(&one), permits.overdraw(&two)]);
+        assert_eq!(permits.held(), 4);
+        assert!(permits.has_excess());
+        let mut waits = Box::pin(permits.take(&two, 1));
+        for _ in 0..2 {
+            held.remove(0);
+            assert!(poll!(&mut waits).is_pending());
+        }
+        held.remove(0);
+        assert!(matches!(poll!(&mut waits), Poll::Ready(Some(_))));
+        drop((held, waits));
+        let state = permits.state.lock();
+        assert_eq!(
+            (state.free, state.over, state.tenants.len(), state.squares),
+            (2, 0, 0, 0)
+        );
     }
 
     #[test]

@@ -6,8 +6,14 @@
 //! taken, and a watch until its first objects are, so a tenant that asks for much and reads none of it would have everybody
 //! else wait and be refused. Whoever reads what it asked for hardly notices: that takes some milliseconds.
 //!
+//! A watch that goes on from a version has a place until its head; one that begins with the state, until that is read. What
+//! has come since that version follows the head unannounced, and is for the member as a state is. So a watch that began has
+//! its place again while something of it is not read, though there be none free: whoever comes next waits for it.
+//!
 //! Nobody keeps a place for longer than [`LASTS`], whatever it waits for: an answer that waits for another member's must not
 //! keep its tenant from this one. What is not read by then is cut soon after by `edge`. Caller: `dispatch`.
+
+mod marker;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,6 +24,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use self::marker::Marker;
 use crate::resource::fair::{FairPermit, FairPermits};
 use crate::resource::keyed::{Entry, Keyed};
 use crate::value::snapshot::Caller;
@@ -27,9 +34,9 @@ use crate::value::snapshot::Caller;
 pub(crate) const TENANT_PLACES: usize = 8;
 /// Beside these, of watches that run already, whose legs begin anew: they wait behind nobody who comes new.
 const RUNNING_PLACES: usize = 8;
-/// Longest time with a place.
+/// Longest time with a place, and how long after its head a watch may have one again.
 const LASTS: Duration = Duration::from_secs(5);
-/// A watch that is waited at for so long has no first objects left to be read.
+/// A watch that is waited at for so long has no first objects left to be read, where no marker says so.
 const QUIET: Duration = Duration::from_millis(50);
 
 /// Of one member.
@@ -39,29 +46,73 @@ pub(crate) struct Places {
     starts: Keyed<Arc<str>, Tenant>,
 }
 
+/// What the start of a watch has to tell first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum First {
+    /// The state, as events: behind the last of them comes a marker, if the member was asked for one and knows of it.
+    State,
+    /// What happens from a version on, or from now on.
+    Changes,
+}
+
 /// One tenant's.
 #[derive(Debug)]
 struct Tenant {
     new: FairPermits,
     running: FairPermits,
-    /// Those that were taken, by when they end. A mutex: held for a look at the first.
-    taken: Mutex<VecDeque<(Instant, Taken)>>,
+    /// Those that were taken. A mutex: held for a look at the first, and now and then at all.
+    taken: Mutex<Queue>,
     /// Of one among those who wait: it takes places back when their time is over, and the others need not wake. Held across an
-    /// await, of its own sleep alone: whoever gets its place or goes away hands it on.
+    /// await, of its own sleep alone: whoever gets its place or goes away hands it on. One that nobody polls keeps it, so the others
+    /// look for themselves after [`LASTS`].
     reaping: tokio::sync::Mutex<()>,
 }
 
-/// Emptied by its owner, or by who waits when its time is over.
-type Taken = Arc<Mutex<Option<FairPermit>>>;
+/// What a place has of its tenant's. Emptied by its owner, or by who waits when its time is over. Locked after the queue of
+/// those that were taken, where both are.
+#[derive(Debug)]
+struct Taken {
+    permit: Option<FairPermit>,
+    /// It is in the queue, once at most.
+    queued: bool,
+}
+
+/// What was taken, by when it ends.
+#[derive(Debug, Default)]
+struct Queue {
+    all: VecDeque<(Instant, Arc<Mutex<Taken>>)>,
+    /// With so many, those that are given back already are dropped: thousands of watches begin within [`LASTS`].
+    full: usize,
+}
 
 /// A tenant's place.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Of the start of a watch: when it was quiet for long enough. Of a list nothing, whose place is its own to the end of
-    /// its answer.
-    quiet: Option<Pin<Box<Sleep>>>,
-    taken: Taken,
-    _of: Entry<Arc<str>, Tenant>,
+    stage: Stage,
+    running: bool,
+    caller: Arc<str>,
+    taken: Arc<Mutex<Taken>>,
+    of: Entry<Arc<str>, Tenant>,
+}
+
+/// For what there is a place.
+#[derive(Debug)]
+enum Stage {
+    /// A list, whose place is its own to the end of its answer.
+    List,
+    /// A watch of whose head nothing is known, and which has nothing to tell before.
+    Head,
+    /// A watch whose state comes. Boxed: it is soon over.
+    State(Box<Coming>),
+    /// A watch that has begun: it has a place while something of it is not read, up to a time.
+    Begun(Instant),
+}
+
+/// A state that comes as events.
+#[derive(Debug)]
+struct Coming {
+    marker: Marker,
+    quiet: Pin<Box<Sleep>>,
 }
 
 impl Places {
@@ -69,14 +120,20 @@ impl Places {
     /// Safe to drop. `None` never comes: nobody asks for more than there is.
     pub(crate) async fn list(&self, caller: &Caller, running: bool) -> Option<Place> {
         let of = self.lists.entry(caller.tenant(), Tenant::new);
-        Place::take(of, (caller, running), None).await
+        Place::take(of, (caller, running), Stage::List).await
     }
 
     /// As [`Self::list`], for the start of a watch.
-    pub(crate) async fn start(&self, caller: &Caller, running: bool) -> Option<Place> {
+    pub(crate) async fn start(&self, caller: &Caller, running: bool, first: First) -> Option<Place> {
         let of = self.starts.entry(caller.tenant(), Tenant::new);
-        let quiet = Box::pin(sleep_until(Instant::now() + QUIET));
-        Place::take(of, (caller, running), Some(quiet)).await
+        let stage = match first {
+            First::Changes => Stage::Head,
+            First::State => Stage::State(Box::new(Coming {
+                marker: Marker::default(),
+                quiet: Box::pin(sleep_until(Instant::now() + QUIET)),
+            })),
+        };
+        Place::take(of, (caller, running), stage).await
     }
 }
 
@@ -90,24 +147,39 @@ impl Tenant {
         }
     }
 
+    fn permits(&self, running: bool) -> &FairPermits {
+        if running { &self.running } else { &self.new }
+    }
+
     /// Takes back those whose time is over; when that of the next is.
     fn reap(&self, now: Instant) -> Option<Instant> {
-        let mut taken = self.taken.lock();
-        while let Some((ends, place)) = taken.front() {
-            if *ends > now && place.lock().is_some() {
+        let mut queue = self.taken.lock();
+        while let Some((ends, taken)) = queue.all.front() {
+            let mut taken = taken.lock();
+            if *ends > now && taken.permit.is_some() {
                 return Some(*ends);
             }
-            place.lock().take();
-            taken.pop_front();
+            *taken = Taken {
+                permit: None,
+                queued: false,
+            };
+            drop(taken);
+            queue.all.pop_front();
         }
         None
     }
 
     async fn enter(&self, caller: &Arc<str>, running: bool) -> Option<FairPermit> {
-        let permits = if running { &self.running } else { &self.new };
+        let permits = self.permits(running);
         self.reap(Instant::now());
         let reaping = async {
-            let _turn = self.reaping.lock().await;
+            let mut turn = Box::pin(self.reaping.lock());
+            let _turn = loop {
+                match tokio::time::timeout(LASTS, turn.as_mut()).await {
+                    Ok(turn) => break turn,
+                    Err(_) => self.reap(Instant::now()),
+                };
+            };
             loop {
                 let next = self.reap(Instant::now());
                 sleep_until(next.unwrap_or_else(|| Instant::now() + LASTS)).await;
@@ -121,6 +193,20 @@ impl Tenant {
     }
 }
 
+impl Queue {
+    fn push(&mut self, taken: Arc<Mutex<Taken>>, now: Instant) {
+        if self.all.len() >= self.full {
+            self.all.retain(|(_, taken)| {
+                let mut taken = taken.lock();
+                taken.queued = taken.permit.is_some();
+                taken.queued
+            });
+            self.full = 2 * (self.all.len() + TENANT_PLACES + RUNNING_PLACES);
+        }
+        self.all.push_back((now + LASTS, taken));
+    }
+}
+
 /// Of one tenant's callers.
 fn name(caller: &Caller) -> Arc<str> {
     match caller {
@@ -130,226 +216,94 @@ fn name(caller: &Caller) -> Arc<str> {
 }
 
 impl Place {
-    async fn take(
-        of: Entry<Arc<str>, Tenant>,
-        (caller, running): (&Caller, bool),
-        quiet: Option<Pin<Box<Sleep>>>,
-    ) -> Option<Self> {
-        let permit = of.enter(&name(caller), running).await?;
-        let taken = Arc::new(Mutex::new(Some(permit)));
-        of.taken.lock().push_back((Instant::now() + LASTS, taken.clone()));
-        Some(Self { quiet, taken, _of: of })
+    async fn take(of: Entry<Arc<str>, Tenant>, (caller, running): (&Caller, bool), stage: Stage) -> Option<Self> {
+        let caller = name(caller);
+        let permit = of.enter(&caller, running).await?;
+        let taken = Arc::new(Mutex::new(Taken {
+            permit: Some(permit),
+            queued: true,
+        }));
+        of.taken.lock().push(taken.clone(), Instant::now());
+        Some(Self {
+            stage,
+            running,
+            caller,
+            taken,
+            of,
+        })
     }
 
     /// The head of the answer is here.
     pub(crate) fn begun(&mut self) {
-        if let Some(quiet) = &mut self.quiet {
-            quiet.as_mut().reset(Instant::now() + QUIET);
+        let now = Instant::now();
+        match &mut self.stage {
+            Stage::Head => self.stage = Stage::Begun(now + LASTS),
+            Stage::State(coming) => coming.quiet.as_mut().reset(now + QUIET),
+            Stage::List | Stage::Begun(_) => {}
         }
     }
 
-    /// Whether a place is given back, after the answer was asked for more: `some`, if there was more.
-    pub(super) fn is_over(&mut self, some: bool, cx: &mut Context<'_>) -> bool {
-        let Some(quiet) = &mut self.quiet else {
+    /// The answer was asked for more: `data`, if there was more. True: there is nothing that it could have a place for again.
+    ///
+    /// A place is given back when nothing is left to read, never because the last of it was handed on: whoever asks for no
+    /// more has not read it.
+    pub(super) fn is_over(&mut self, data: Option<&[u8]>, cx: &mut Context<'_>) -> bool {
+        let now = Instant::now();
+        if let Stage::State(coming) = &mut self.stage {
+            if !coming.is_over(data, now, cx) {
+                return false;
+            }
+            self.stage = Stage::Begun(now + LASTS);
+        }
+        let Stage::Begun(until) = self.stage else {
             return false;
         };
-        if !some {
-            return quiet.as_mut().poll(cx) == Poll::Ready(());
+        match data {
+            _ if now >= until => return true,
+            Some(_) => self.retake(now),
+            None => self.give_back(),
         }
-        quiet.as_mut().reset(Instant::now() + QUIET);
         false
+    }
+
+    fn give_back(&self) {
+        let permit = self.taken.lock().permit.take();
+        drop(permit);
+    }
+
+    /// Whether or not there is a place free.
+    fn retake(&self, now: Instant) {
+        if self.taken.lock().permit.is_some() {
+            return;
+        }
+        let mut queue = self.of.taken.lock();
+        let known = {
+            let mut taken = self.taken.lock();
+            taken.permit = Some(self.of.permits(self.running).overdraw(&self.caller));
+            std::mem::replace(&mut taken.queued, true)
+        };
+        if !known {
+            queue.push(self.taken.clone(), now);
+        }
+    }
+}
+
+impl Coming {
+    /// Whether the state has come, after the answer was asked for more.
+    fn is_over(&mut self, data: Option<&[u8]>, now: Instant, cx: &mut Context<'_>) -> bool {
+        let Some(data) = data else {
+            return self.quiet.as_mut().poll(cx) == Poll::Ready(());
+        };
+        self.quiet.as_mut().reset(now + QUIET);
+        self.marker.is_in(data)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.taken.lock().take();
+        self.give_back();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::{Wake, Waker};
-
-    use futures::poll;
-
-    use super::*;
-    use crate::value::snapshot::{Binding, CallerKey, CallerView};
-
-    /// What one caller takes of [`TENANT_PLACES`].
-    const OWN_PLACES: usize = TENANT_PLACES - 1;
-
-    /// Wakes nobody, and counts how often it should have.
-    #[derive(Default)]
-    struct Woken(AtomicUsize);
-
-    impl Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn person(user: &str) -> Caller {
-        Caller::Person {
-            user: user.to_owned(),
-            groups: Vec::new(),
-        }
-    }
-
-    /// All of one tenant.
-    fn replica(pod: &str) -> Caller {
-        Caller::Pod(Arc::new(CallerView {
-            key: CallerKey {
-                home_cluster: "east".into(),
-                pod_uid: pod.into(),
-            },
-            namespace: "ops".into(),
-            pod: pod.to_owned(),
-            service_account: "op".to_owned(),
-            user: CallerView::user_of("ops", "op"),
-            created_unix_seconds: None,
-            held_elsewhere: None,
-            policy_names: Arc::default(),
-            policies: None,
-            binding: Binding::None,
-        }))
-    }
-
-    #[tokio::test]
-    async fn tenants_wait_for_themselves_alone() {
-        let (places, [many, few]) = (Places::default(), ["many", "few"].map(person));
-        let mut held = Vec::new();
-        for _ in 0..OWN_PLACES {
-            held.push(places.list(&many, false).await.unwrap());
-        }
-        let mut next = Box::pin(places.list(&many, false));
-        assert!(poll!(&mut next).is_pending());
-        drop(places.list(&few, false).await.unwrap());
-        drop(places.start(&many, false).await.unwrap());
-        held.pop();
-        drop(next.await.unwrap());
-        drop(held);
-        assert_eq!((places.lists.len(), places.starts.len()), (0, 0));
-    }
-
-    #[tokio::test]
-    async fn a_broken_replica_does_not_keep_its_siblings_waiting() {
-        let places = Places::default();
-        let [broken, second, third] = ["broken", "second", "third"].map(replica);
-        let mut held = Vec::new();
-        for _ in 0..OWN_PLACES {
-            held.push(places.start(&broken, false).await.unwrap());
-        }
-        let mut waiting: Vec<_> = (0..500).map(|_| Box::pin(places.start(&broken, false))).collect();
-        for start in &mut waiting {
-            assert!(poll!(start).is_pending());
-        }
-        let Poll::Ready(Some(kept)) = poll!(Box::pin(places.start(&second, false))) else {
-            panic!("there is one for it");
-        };
-        let mut last = Box::pin(places.start(&third, false));
-        assert!(poll!(&mut last).is_pending(), "all are taken");
-        held.pop();
-        assert!(poll!(&mut waiting[0]).is_pending());
-        assert!(poll!(&mut last).is_ready(), "it came last, and is next");
-        drop((kept, waiting, last, held));
-        assert_eq!(places.starts.len(), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_who_gets_a_place_wakes_when_one_is_over() {
-        let (places, one) = (Places::default(), person("one"));
-        let held = places.list(&one, false).await.unwrap();
-        tokio::time::advance(LASTS / 2).await;
-        let mut rest = Vec::new();
-        for _ in 1..OWN_PLACES {
-            rest.push(places.list(&one, false).await.unwrap());
-        }
-        let mut waiting: Vec<_> = (0..50)
-            .map(|_| (Box::pin(places.list(&one, false)), Arc::new(Woken::default())))
-            .collect();
-        for (list, woken) in &mut waiting {
-            let waker = Waker::from(woken.clone());
-            assert!(list.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        }
-        tokio::time::sleep(LASTS / 2).await;
-        let (first, woken) = &mut waiting[0];
-        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-        // It takes the place back, and is then given it.
-        let mut polls = (0..2).map(|_| first.as_mut().poll(&mut Context::from_waker(Waker::noop())));
-        assert!(polls.any(|poll| poll.is_ready()));
-        tokio::time::sleep(LASTS / 4).await;
-        let awake = |(_, woken): &&(_, Arc<Woken>)| woken.0.load(Ordering::Relaxed) > 0;
-        assert_eq!(waiting[1..].iter().filter(awake).count(), 1, "who looks next");
-        drop((held, rest));
-    }
-
-    #[tokio::test]
-    async fn a_watch_that_runs_waits_behind_nobody_who_comes_new() {
-        let (places, one) = (Places::default(), person("one"));
-        let mut held = Vec::new();
-        for _ in 0..OWN_PLACES {
-            held.push(places.start(&one, false).await.unwrap());
-        }
-        let mut new: Vec<_> = (0..50).map(|_| Box::pin(places.start(&one, false))).collect();
-        for start in &mut new {
-            assert!(poll!(start).is_pending());
-        }
-        let mut legs = Vec::new();
-        for _ in 0..RUNNING_PLACES - 1 {
-            let Poll::Ready(leg) = poll!(Box::pin(places.start(&one, true))) else {
-                panic!("it comes last, and is first");
-            };
-            legs.push(leg.unwrap());
-        }
-        let mut next = Box::pin(places.start(&one, true));
-        assert!(poll!(&mut next).is_pending());
-        held.pop();
-        assert!(poll!(&mut next).is_pending(), "nor is it before who comes new");
-        legs.pop();
-        assert!(poll!(&mut next).is_ready());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_not_read_keeps_a_place_for_some_seconds_only() {
-        let (places, one) = (Places::default(), person("one"));
-        let begun = Instant::now();
-        let mut held = Vec::new();
-        for _ in 0..OWN_PLACES * 3 {
-            held.push(places.start(&one, false).await.unwrap());
-        }
-        assert_eq!(begun.elapsed().as_secs(), LASTS.as_secs() * 2);
-        drop(held);
-        assert_eq!(places.starts.len(), 0);
-        for _ in 0..10_000 {
-            drop(places.list(&one, false).await.unwrap());
-        }
-        let kept = places.list(&one, false).await.unwrap();
-        for _ in 0..10_000 {
-            drop(places.list(&one, false).await.unwrap());
-        }
-        let known = places.lists.find(&one.tenant()).unwrap();
-        assert!(known.taken.lock().len() < 10_002, "none is remembered for ever");
-        tokio::time::advance(LASTS).await;
-        drop(places.list(&one, false).await.unwrap());
-        assert!(known.taken.lock().len() <= 1, "{}", known.taken.lock().len());
-        drop(kept);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_has_started_when_it_is_waited_at() {
-        let (places, one) = (Places::default(), person("one"));
-        let cx = &mut Context::from_waker(Waker::noop());
-        let mut place = places.start(&one, false).await.unwrap();
-        assert!(!place.is_over(false, cx), "its first objects may be on their way");
-        tokio::time::advance(QUIET).await;
-        assert!(!place.is_over(true, cx), "there they are");
-        assert!(!place.is_over(false, cx));
-        tokio::time::advance(QUIET).await;
-        assert!(place.is_over(false, cx));
-        let mut list = places.list(&one, false).await.unwrap();
-        tokio::time::advance(QUIET).await;
-        assert!(!list.is_over(false, cx));
-    }
-}
+mod tests;

@@ -12,8 +12,8 @@ use super::metrics::DispatchMetrics;
 use super::{Leg, full, send};
 use crate::resource::breaker::{Breaker, Probe, Refused};
 use crate::resource::queues::{Class, Flow, QueueKind, QueueMetrics, Seat, Vain};
-use crate::resource::upstream::{Place, Upstream};
-use crate::value::classify::Verb;
+use crate::resource::upstream::{First, Place, Upstream};
+use crate::value::classify::{Query, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Caller;
 use crate::value::traffic::TrafficClass;
@@ -39,7 +39,7 @@ impl Turns<'_> {
                 self.turn(kind, leg.class(), list).await?
             }
             (TrafficClass::Watch | TrafficClass::Upgrade, Verb::Watch) => {
-                let start = places.start(&leg.caller, leg.running);
+                let start = places.start(&leg.caller, leg.running, first_of(&leg.asked.query));
                 self.turn(kind, leg.class(), start).await?
             }
             _ => return Ok(None),
@@ -94,6 +94,18 @@ impl Turns<'_> {
     }
 }
 
+/// What a watch that is asked for so begins with, at an API server: from a version, and from now on (`sendInitialEvents=false`),
+/// nothing is told of before.
+fn first_of(query: &Query) -> First {
+    let version = query.first("resourceVersion");
+    match query.first("sendInitialEvents").is_some() {
+        true if query.flag("sendInitialEvents") => First::State,
+        true => First::Changes,
+        false if version.is_none_or(|version| matches!(&*version, "" | "0")) => First::State,
+        false => First::Changes,
+    }
+}
+
 /// Awaits a turn. An error: the breaker is open, or has opened meanwhile. What need not wait is not judged: it asks next.
 pub(super) async fn unless_refused<T>(
     breaker: &Breaker,
@@ -125,6 +137,22 @@ mod tests {
 
     use super::*;
     use crate::resource::breaker::{Outcome, Settings};
+
+    #[test]
+    fn a_watch_begins_with_the_state_unless_it_goes_on() {
+        for (query, first) in [
+            ("watch", First::State),
+            ("watch&resourceVersion=", First::State),
+            ("watch&resourceVersion=0", First::State),
+            ("watch&resourceVersion=7", First::Changes),
+            ("watch&sendInitialEvents=false", First::Changes),
+            ("watch&sendInitialEvents=false&resourceVersion=0", First::Changes),
+            ("watch&sendInitialEvents=true&resourceVersion=7", First::State),
+            ("watch&sendInitialEvents", First::State),
+        ] {
+            assert_eq!(first_of(&Query::new(Some(query))), first, "{query}");
+        }
+    }
 
     #[tokio::test]
     async fn who_waits_is_told_when_the_breaker_opens() {

@@ -168,10 +168,15 @@ impl MemberStream {
                 cluster: self.cluster.clone(),
             })));
         }
-        if let Some(place) = &mut self.place
-            && place.is_over(polled.is_ready(), cx)
-        {
-            self.place = None;
+        if let Some(place) = &mut self.place {
+            let data = match &polled {
+                Poll::Ready(Some(Ok(data))) => Some(&**data),
+                Poll::Ready(_) => Some(&[][..]),
+                Poll::Pending => None,
+            };
+            if place.is_over(data, cx) {
+                self.place = None;
+            }
         }
         match ready!(polled) {
             Some(Ok(data)) => {

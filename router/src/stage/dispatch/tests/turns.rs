@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::resource::breaker::{Outcome, Probe};
-use crate::resource::upstream::Upstream;
+use crate::resource::upstream::{First, Upstream};
 
 const PODS: &str = "/api/v1/namespaces/ns/pods";
 
@@ -97,7 +97,13 @@ async fn a_watch_waits_for_all_its_turns_no_longer_than_its_head_may_take() {
     let upstream = east(&world);
     let mut places = Vec::new();
     for _ in 0..7 {
-        places.push(upstream.places.start(&world.person(), false).await.unwrap());
+        places.push(
+            upstream
+                .places
+                .start(&world.person(), false, First::State)
+                .await
+                .unwrap(),
+        );
     }
     let seats = upstream.queues.fill(Class::List);
     let watch = format!("{PODS}?watch=true");
