@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::Stream;
-use portolan_wire::protocol::{REPORT_PAGES, Spoken, negotiate};
+use portolan_wire::protocol::{NAMESPACES, REPORT_PAGES, Spoken, negotiate};
 use portolan_wire::v1;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -72,7 +72,7 @@ async fn end<T>(outbound: &Outbound<T>, status: Status) -> Status {
 fn welcome(newest: u32, oldest: u32) -> Result<v1::Welcome, Status> {
     let agreed = negotiate(Spoken::OURS, Spoken::told(newest, oldest));
     let protocol = agreed.map_err(|mismatch| Status::failed_precondition(mismatch.to_string()))?;
-    let capabilities = [REPORT_PAGES].map(ToOwned::to_owned).into();
+    let capabilities = [REPORT_PAGES, NAMESPACES].map(ToOwned::to_owned).into();
     Ok(v1::Welcome {
         protocol,
         capabilities,

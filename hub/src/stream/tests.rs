@@ -178,6 +178,7 @@ async fn what_agents_report_reaches_routers_and_only_differences_do() {
         panic!("the revision first")
     };
     assert_eq!(welcome.protocol, portolan_wire::protocol::PROTOCOL);
+    assert_eq!(welcome.capabilities, ["report-pages", "namespaces"]);
     let AgentTold::KeyChallenge(_) = agent.hear().await.unwrap() else {
         panic!("then a nonce")
     };

@@ -34,6 +34,9 @@ pub const HELD_LOCKS: &str = "held-locks";
 /// Capability of a hub that takes an agent's deltas in several messages, as its Welcome tells it.
 pub const REPORT_PAGES: &str = "report-pages";
 
+/// Capability of a hub that says which members have a namespace, as its Welcome tells it.
+pub const NAMESPACES: &str = "namespaces";
+
 /// Most bytes of a message by which an agent reports, to a hub that takes its deltas in several.
 pub const REPORT_PAGE_MAX_BYTES: usize = 1024 * 1024;
 

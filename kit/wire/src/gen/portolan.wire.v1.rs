@@ -7,7 +7,7 @@ pub struct Welcome {
     /// To routers: for how long at most a leader lock counts after its last renewal. 0, of an older hub: 180.
     #[prost(uint32, tag = "2")]
     pub longest_lease_seconds: u32,
-    /// `report-pages`: the hub takes an agent's deltas in several messages.
+    /// `report-pages`: the hub takes an agent's deltas in several messages. `namespaces`: it answers NamespaceQuery.
     #[prost(string, repeated, tag = "3")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }

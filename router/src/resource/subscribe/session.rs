@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use portolan_runtime::{ReadyHandle, telemetry};
 use portolan_wire::client::{CaNews, HubLink, OPEN_TIMEOUT};
-use portolan_wire::protocol::{Spoken, welcomed};
+use portolan_wire::protocol::{NAMESPACES, Spoken, welcomed};
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_client::RouterControlClient;
 use portolan_wire::v1::router_message::Kind as Out;
@@ -128,7 +128,8 @@ impl Session {
         let routing = state.routing().clone();
         let mut views = routing.catch_up.carry();
         let mut last_answers = routing.last_answers.carry();
-        let mut namespaces = routing.whereabouts.carry();
+        // From a Welcome that says so: a hub of an earlier release answers none of these, and each would wait for that.
+        let mut namespaces = None::<whereabouts::Carrier>;
         let mut breakers = routing.breaker_changes();
         let (mut report_at, mut told) = (Instant::now(), Told::default());
         let hub_heard = routing.writes.stream();
@@ -144,6 +145,10 @@ impl Session {
                     let update = update?.ok_or(SessionError::Closed)?;
                     if let Some(In::CaughtUp(caught_up)) = &update.kind {
                         views.answered(caught_up.id);
+                    }
+                    if let Some(In::Welcome(welcome)) = &update.kind {
+                        let tells = welcome.capabilities.iter().any(|word| word == NAMESPACES);
+                        namespaces = tells.then(|| routing.whereabouts.carry());
                     }
                     hear(update.kind.as_ref(), &routing, state).await;
                     if let Some(commit) = self.take(update)? {
@@ -161,7 +166,7 @@ impl Session {
                 }
                 Some(asked) = carrier.questions.recv() => self.ask(asked).await?,
                 Some(asked) = last_answers.questions.recv() => self.ask_last_answers(asked).await?,
-                Some(asked) = namespaces.questions.recv() => self.ask_whereabouts(asked).await?,
+                Some(asked) = next_question(namespaces.as_mut()) => self.ask_whereabouts(asked).await?,
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
                 () = handovers(&routing) => self.report_handovers(state, &mut told).await?,
                 () = held.due(&routing.held) => self.report_held(&routing, &mut held).await?,
@@ -390,6 +395,14 @@ async fn hear(told: Option<&In>, routing: &RoutingStore, state: &mut HubState) {
         Some(In::Alone(alone)) => routing.alone.told(Duration::from_secs(alone.for_seconds)),
         Some(In::Shares(shares)) => state.reshare(ToldShares::of(shares)).await,
         _ => {}
+    }
+}
+
+/// The next question that the hub can answer.
+async fn next_question(namespaces: Option<&mut whereabouts::Carrier>) -> Option<whereabouts::Asked> {
+    match namespaces {
+        Some(carrier) => carrier.questions.recv().await,
+        None => std::future::pending().await,
     }
 }
 

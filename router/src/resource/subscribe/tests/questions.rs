@@ -1,7 +1,10 @@
 //! Questions that go to the hub over the stream, and its answers.
 
+use tokio::time::Instant;
+
 use super::*;
 use crate::resource::access::tests::anybody;
+use crate::resource::whereabouts::Question;
 
 struct NoMembers;
 
@@ -103,5 +106,58 @@ async fn what_any_router_was_told_is_served_once_the_hub_says_so() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(catch_up.wait().await.is_err(), "the hub is away");
     assert_eq!(client.routing.alone.lasts(), Duration::ZERO, "others may come");
+    client.stop().await;
+}
+
+fn welcome(capabilities: &[&str]) -> Out {
+    Out::Welcome(v1::Welcome {
+        protocol: portolan_wire::protocol::PROTOCOL,
+        capabilities: capabilities.iter().map(|word| (*word).to_owned()).collect(),
+        ..v1::Welcome::default()
+    })
+}
+
+fn where_is(namespace: &str) -> Question {
+    Question {
+        namespace: namespace.to_owned(),
+        clusters: vec!["east".to_owned()],
+    }
+}
+
+#[tokio::test]
+async fn a_hub_that_cannot_say_where_a_namespace_is_is_not_asked() {
+    let (mut hub, client, _folder) = connected().await;
+    let whereabouts = &client.routing.whereabouts;
+    let mut session = hub.session().await;
+    session.send(welcome(&["report-pages"])).await;
+    session.push(1, Vec::new(), Vec::new()).await;
+    let asked = Instant::now();
+    assert!(whereabouts.find(where_is("a")).await.is_err());
+    let took = asked.elapsed();
+    assert!(
+        took < Duration::from_millis(900),
+        "{took:?}: nobody waits for its answer"
+    );
+    session.end(Status::unavailable("replaced by a newer one")).await;
+
+    let mut session = hub.session().await;
+    session.send(welcome(&["report-pages", "namespaces"])).await;
+    session.push(2, Vec::new(), Vec::new()).await;
+    let answer = async {
+        let In::NamespaceQuery(query) = session.receive().await else {
+            panic!("not a question")
+        };
+        assert_eq!(query.namespace, "a");
+        let found = v1::NamespaceFound {
+            id: query.id,
+            there: vec!["east".to_owned()],
+            ..v1::NamespaceFound::default()
+        };
+        session.send(Out::NamespaceFound(found)).await;
+    };
+    let (found, ()) = tokio::join!(whereabouts.find(where_is("a")), answer);
+    assert_eq!(found.unwrap().there, ["east"]);
+    session.end(Status::unavailable("over")).await;
+    hub.stop().await;
     client.stop().await;
 }
