@@ -5,6 +5,7 @@
 //! carries, by a [`Carrier`] while its stream is up.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,6 +26,15 @@ const MOST_KEPT: usize = 4_096;
 pub(crate) struct Question {
     pub(crate) namespace: String,
     pub(crate) clusters: Vec<String>,
+}
+
+impl Question {
+    pub(crate) fn new(namespace: &str, clusters: &[Arc<str>]) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            clusters: clusters.iter().map(ToString::to_string).collect(),
+        }
+    }
 }
 
 /// What the hub knows of it. Who is in none of the lists has no such namespace.

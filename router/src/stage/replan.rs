@@ -5,10 +5,11 @@
 //! it; a watch of one member that would now be of another, or of other objects, ends with 410, because a client that merely
 //! watched again would go on from where it was and never see what came or went with the change. A merged watch is handed
 //! its new plan instead and mends itself. Temporary refusals (a cordon, a version that a member does not serve yet) end
-//! nothing that runs. Not asked again here: `access`, whose answers no swap changes. Callers: `edge` registers, its
+//! nothing that runs. A merged watch of a namespace that was nowhere ends when the hub says that it is somewhere. Not asked again here: `access`, whose answers no swap changes. Callers: `edge` registers, its
 //! answers and `fanout` poll; `dispatch` asks for a write that is about to leave.
 
 mod seen;
+mod somewhere;
 #[cfg(test)]
 mod tests;
 
@@ -123,25 +124,35 @@ impl Replanner {
 
     /// Plans all of them anew after each swap and each change of kinds, until cancelled: then it tells them to end.
     pub(crate) async fn run(self: Arc<Self>, tasks: Tasks) {
-        let (mut swaps, mut kinds) = (self.routing.subscribe(), self.routing.kinds_changes());
         let stop = tasks.token();
+        let runs = async {
+            tokio::select! {
+                () = self.follow() => {}
+                never = self.look_for_namespaces() => match never {},
+            }
+        };
+        stop.run_until_cancelled(runs).await;
+        self.drains.store(true, Ordering::SeqCst);
+        let open: Vec<_> = self.open.iter().map(|request| request.clone()).collect();
+        for request in open {
+            request.waker.wake();
+        }
+    }
+
+    async fn follow(&self) {
+        let (mut swaps, mut kinds) = (self.routing.subscribe(), self.routing.kinds_changes());
         let mut changed = async || {
             tokio::select! {
                 changed = swaps.changed() => changed,
                 changed = kinds.changed() => changed,
             }
         };
-        while let Some(Ok(())) = stop.run_until_cancelled(changed()).await {
+        while let Ok(()) = changed().await {
             let routing = self.routing.load();
             let open: Vec<_> = self.open.iter().map(|request| request.clone()).collect();
             for request in open {
                 request.replan(&routing);
             }
-        }
-        self.drains.store(true, Ordering::SeqCst);
-        let open: Vec<_> = self.open.iter().map(|request| request.clone()).collect();
-        for request in open {
-            request.waker.wake();
         }
     }
 
@@ -343,9 +354,14 @@ impl Open {
             if word <= self.word() {
                 return;
             }
-            self.word.store(word as u8, Ordering::Release);
+            self.say(word);
         }
         self.waker.wake();
+    }
+
+    /// Under the lock of `seen`.
+    fn say(&self, word: Word) {
+        self.word.store(word as u8, Ordering::Release);
     }
 }
 

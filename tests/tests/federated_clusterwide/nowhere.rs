@@ -109,6 +109,21 @@ async fn a_watch_of_a_namespace_that_is_nowhere_sees_it_come() {
 }
 
 #[tokio::test]
+async fn a_watch_ends_when_its_namespace_is_somewhere_and_no_shards() {
+    let _calm = MEMBERS.read().await;
+    let (door, west) = (door("wide").await, world().await.direct("west"));
+    let mut watch = Watch::open(&door, &maps("cn-nobodys")).await.unwrap();
+    west.ok(&["create", "namespace", "cn-nobodys"]).await.unwrap();
+    let end = watch.until("its end", |event| event["type"] == "ERROR").await.unwrap();
+    assert_eq!(end["object"]["code"], 410, "{end}");
+    let refused = door.get(&maps("cn-nobodys"), &[]).await.unwrap();
+    refused.expect_status(403, &["cn-nobodys", "outside shard"]).unwrap();
+    west.ok(&["delete", "namespace", "cn-nobodys", "--wait=false"])
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
 async fn a_namespace_that_was_deleted_is_made_again_at_once() {
     let _calm = MEMBERS.read().await;
     let (ours, theirs) = (door("chosen").await, door("wide").await);

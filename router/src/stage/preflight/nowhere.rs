@@ -12,10 +12,7 @@ impl Preflight {
     /// Ok: it is nowhere. `applies`: the request is a server-side apply.
     pub(crate) async fn nowhere(&self, unowned: &Unowned, applies: bool, pending: Pending<'_>) -> Result<(), Fault> {
         self.access.check(pending.caller, &unowned.rights).await?;
-        let question = Question {
-            namespace: unowned.namespace.clone(),
-            clusters: unowned.clusters.iter().map(ToString::to_string).collect(),
-        };
+        let question = Question::new(&unowned.namespace, &unowned.clusters);
         let unknown = match self.routing.whereabouts.find(question.clone()).await {
             Ok(found) => {
                 let (there, away) = (&*found.there, &*found.away);

@@ -5,6 +5,7 @@ use portolan_wire::v1;
 
 use super::seen::Footing;
 use super::*;
+use crate::resource::whereabouts::Found;
 use crate::value::classify::classify;
 use crate::value::kinds::{Kind, Kinds, MemberKinds, Scope};
 use crate::value::snapshot::told;
@@ -118,6 +119,59 @@ fn a_watch_of_what_is_nowhere_goes_on_until_it_is_somewhere() {
         Word::Replanned
     );
     assert_eq!(after(NEW, |world| world.green = Some("new")), Word::Changed, "410");
+}
+
+/// A router of one shard is not told what others have, nor any router of what nobody has: the hub's word ends such a watch, once it
+/// has said so twice, and no other.
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_what_is_somewhere_by_now_ends_though_no_swap_tells() {
+    let old = World::new().snapshot("1");
+    let caller = Caller::Pod(old.callers.values().next().unwrap().clone());
+    let store = RoutingStore::of(old);
+    let (all, begun) = (Replanner::new(store.clone()), store.load());
+    let watched = ["new", "newer", "a"].map(|namespace| {
+        let uri = format!("/api/v1/namespaces/{namespace}/pods?watch=true");
+        let asked = classify(&Method::GET, &uri.parse().unwrap(), &HeaderMap::new()).unwrap();
+        let Plan::FanOut(plan) = plan::plan(&caller, &asked, &begun.snapshot, &begun.kinds).plan else {
+            panic!("a merged watch")
+        };
+        let plan = if plan.unowned.is_some() { plan.nowhere() } else { *plan };
+        all.watch_fan(Arc::new(plan), &asked, &caller, &begun)
+    });
+    let tasks = Tasks::default();
+    let mut looks = Box::pin(all.clone().run(tasks));
+    let mut carrier = store.whereabouts.carry();
+    let mut asked = Vec::new();
+    for round in 0..2 {
+        let ended = watched.each_ref().map(|fan| fan.0.open.word());
+        assert_eq!(ended, [Word::Same; 3], "in round {round}");
+        for _ in 0..2 {
+            let one = tokio::select! {
+                () = looks.as_mut() => panic!("it never ends"),
+                one = carrier.questions.recv() => one.unwrap(),
+            };
+            let there = (one.question.namespace == "new").then(|| "east".to_owned());
+            asked.push(one.question.namespace);
+            let found = Found {
+                there: there.into_iter().collect(),
+                ..Found::default()
+            };
+            one.answer.send(found).unwrap();
+        }
+    }
+    let settled = tokio::time::sleep(std::time::Duration::from_secs(1));
+    tokio::select! {
+        () = looks.as_mut() => panic!("it never ends"),
+        () = settled => {}
+    }
+    asked.sort();
+    assert_eq!(
+        asked,
+        ["new", "new", "newer", "newer"],
+        "what is its shard's is not asked for"
+    );
+    let ended = watched.each_ref().map(|fan| fan.0.open.word());
+    assert_eq!(ended, [Word::Changed, Word::Same, Word::Same]);
 }
 
 fn grant(namespace: &str) -> v1::NamespaceGrant {

@@ -66,6 +66,12 @@ impl Unowned {
         owners.any(|owner| *owner != self.shard)
     }
 
+    /// Whether the caller's own shard gets the namespace, as the snapshot says: its grant may take its time.
+    pub(crate) fn is_coming(&self, snapshot: &Snapshot) -> bool {
+        let mut clusters = self.clusters.iter();
+        clusters.any(|cluster| snapshot.owner(cluster, &self.namespace) == Some(&self.shard))
+    }
+
     /// What is said where the namespace is there.
     pub(crate) fn refused(&self) -> Fault {
         Fault::Forbidden(self.refusal.clone())

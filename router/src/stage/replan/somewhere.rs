@@ -1,0 +1,79 @@
+//! Merged watches of namespaces that were nowhere, whose namespace some member has by now without being their shard's.
+//!
+//! No swap tells so: a router of one shard is not told what other shards get, and no router of what is in no shard. So the hub is
+//! asked again from time to time, as it was before the watch began; such a watch ends with 410, and the next one is answered by
+//! what is there then. Caller: `Replanner::run`.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use super::seen::Basis;
+use super::{Open, Replanner, Word};
+use crate::decision::plan::Unowned;
+use crate::resource::whereabouts::Question;
+
+/// Between two looks. A namespace is somewhere if two of them say so: that of the watch's own shard is granted meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+impl Replanner {
+    /// Looks until dropped.
+    pub(super) async fn look_for_namespaces(&self) -> Infallible {
+        let mut found = HashSet::new();
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            found = self.look(&found).await;
+        }
+    }
+
+    /// Namespaces that are somewhere; ends watches of those that `before` has.
+    async fn look(&self, before: &HashSet<Question>) -> HashSet<Question> {
+        let questions: HashSet<_> = self.open.iter().filter_map(|request| request.is_nowhere()).collect();
+        let mut found = HashSet::new();
+        for question in questions {
+            match self.routing.whereabouts.find(question.clone()).await {
+                Ok(said) if !said.there.is_empty() => found.insert(question),
+                Ok(_) => continue,
+                // It would say nothing of the others, too.
+                Err(_) => break,
+            };
+        }
+        let snapshot = &self.routing.load().snapshot;
+        for request in self.open.iter() {
+            request.end_if(|unowned| {
+                let question = question(unowned);
+                before.contains(&question) && found.contains(&question) && !unowned.is_coming(snapshot)
+            });
+        }
+        found
+    }
+}
+
+impl Open {
+    /// What the hub was asked before it began, if its namespace was nowhere then and it has not been planned anew since.
+    fn is_nowhere(&self) -> Option<Question> {
+        nowhere(&self.seen.lock().rests_on).map(question)
+    }
+
+    fn end_if(&self, is_somewhere: impl FnOnce(&Unowned) -> bool) {
+        {
+            // Under the lock: a grant to its shard may have come meanwhile.
+            let seen = self.seen.lock();
+            let ends = nowhere(&seen.rests_on).is_some_and(is_somewhere);
+            if !ends || self.verdict().is_some() {
+                return;
+            }
+            self.say(Word::Changed);
+        }
+        self.waker.wake();
+    }
+}
+
+fn nowhere(rests_on: &Basis) -> Option<&Unowned> {
+    let Basis::Fan(plan) = rests_on else { return None };
+    plan.unowned.as_deref().filter(|_| plan.is_nowhere())
+}
+
+fn question(unowned: &Unowned) -> Question {
+    Question::new(&unowned.namespace, &unowned.clusters)
+}
