@@ -128,8 +128,7 @@ impl Session {
         let routing = state.routing().clone();
         let mut views = routing.catch_up.carry();
         let mut last_answers = routing.last_answers.carry();
-        // From a Welcome that says so: a hub of an earlier release answers none of these, and each would wait for that.
-        let mut namespaces = None::<whereabouts::Carrier>;
+        let mut namespaces = None;
         let mut breakers = routing.breaker_changes();
         let (mut report_at, mut told) = (Instant::now(), Told::default());
         let hub_heard = routing.writes.stream();
@@ -146,11 +145,7 @@ impl Session {
                     if let Some(In::CaughtUp(caught_up)) = &update.kind {
                         views.answered(caught_up.id);
                     }
-                    if let Some(In::Welcome(welcome)) = &update.kind {
-                        let tells = welcome.capabilities.iter().any(|word| word == NAMESPACES);
-                        namespaces = tells.then(|| routing.whereabouts.carry());
-                    }
-                    hear(update.kind.as_ref(), &routing, state).await;
+                    hear(update.kind.as_ref(), &routing, state, &mut namespaces).await;
                     if let Some(commit) = self.take(update)? {
                         let rejected = self.commit(&commit, state, metrics);
                         // Before the answer: what callers of their shards of before hold is known once all have answered.
@@ -390,8 +385,18 @@ impl Session {
 }
 
 /// Takes in what the hub tells beside transactions.
-async fn hear(told: Option<&In>, routing: &RoutingStore, state: &mut HubState) {
+async fn hear(
+    told: Option<&In>,
+    routing: &RoutingStore,
+    state: &mut HubState,
+    namespaces: &mut Option<whereabouts::Carrier>,
+) {
     match told {
+        // A hub of an earlier release answers no question of these, and each would wait for that.
+        Some(In::Welcome(welcome)) => {
+            let answers = welcome.capabilities.iter().any(|word| word == NAMESPACES);
+            *namespaces = answers.then(|| routing.whereabouts.carry());
+        }
         Some(In::Alone(alone)) => routing.alone.told(Duration::from_secs(alone.for_seconds)),
         Some(In::Shares(shares)) => state.reshare(ToldShares::of(shares)).await,
         _ => {}

@@ -97,13 +97,13 @@ impl Turns<'_> {
 /// What a watch that is asked for so begins with, at an API server: from a version, and from now on (`sendInitialEvents=false`),
 /// nothing is told of before.
 fn first_of(query: &Query) -> First {
-    let version = query.first("resourceVersion");
-    match query.first("sendInitialEvents").is_some() {
-        true if query.flag("sendInitialEvents") => First::State,
-        true => First::Changes,
-        false if version.is_none_or(|version| matches!(&*version, "" | "0")) => First::State,
-        false => First::Changes,
-    }
+    let state = if query.first("sendInitialEvents").is_some() {
+        query.flag("sendInitialEvents")
+    } else {
+        let version = query.first("resourceVersion");
+        version.is_none_or(|version| matches!(&*version, "" | "0"))
+    };
+    if state { First::State } else { First::Changes }
 }
 
 /// Awaits a turn. An error: the breaker is open, or has opened meanwhile. What need not wait is not judged: it asks next.

@@ -39,7 +39,7 @@ impl Replanner {
             };
         }
         let snapshot = &self.routing.load().snapshot;
-        for request in self.open.iter() {
+        for request in &self.open {
             request.end_if(|unowned| {
                 let question = question(unowned);
                 before.contains(&question) && found.contains(&question) && !unowned.is_coming(snapshot)
