@@ -9,11 +9,11 @@ ALL := --locked --workspace
 # Optimised, nobody runs the fuzz targets, and each is linked for a minute.
 OPTIMISED := $(ALL) --exclude portolan-fuzz --release --bins
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites hostile h2spec alerts chaos moves policies reconnects soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites conformance hostile h2spec alerts chaos moves policies reconnects soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
-test e2e hostile h2spec alerts chaos moves policies soak-clients soak-clients-all: TARGETS := --bins --tests
+test e2e conformance hostile h2spec alerts chaos moves policies soak-clients soak-clients-all: TARGETS := --bins --tests
 TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
@@ -34,7 +34,7 @@ ROOM ?= 20
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo release alerts chaos hostile h2spec model moves policies reconnects skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo release alerts chaos conformance hostile h2spec model moves policies reconnects skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -79,7 +79,7 @@ structure: tools
 	$(CARGO) test --locked -q -p portolan-structure
 
 go-lint: tools
-	@! gofmt -l $(GO_MODULES) | grep . || { echo "these are not as gofmt has them" >&2; exit 1; }
+	@! gofmt -l $(GO_MODULES) tests/conformance | grep . || { echo "these are not as gofmt has them" >&2; exit 1; }
 	for module in $(GO_MODULES); do (cd $$module && $(GO) vet -trimpath ./...); done
 
 unit: tools ## unit and integration tests of every crate, and the drift of generated files
@@ -128,6 +128,13 @@ fuzz: tools ## every fuzz target for FUZZ_SECONDS=60 each, or TARGET=json_list a
 skew: testbed ## members of older and newer versions of Kubernetes in one fleet: discovery, lists, watches, moves, elections (builds three API servers, minutes each, once)
 	$(PROFILE_DIR)/debug/portolan-testbed build --versions
 	PORTOLAN_SKEW=real $(CARGO) test $(ALL) --test skew -- --nocapture
+
+# A hundred megabytes; six minutes of all cores when Go has nothing of it. The stamp is the version in tests/conformance/go.mod.
+SPECS_OF := 1.36.3
+conformance: testbed ## Kubernetes' own e2e specs past the router and through its views, as a table (VIEWS="explicit merged", SPECS="words of a name")
+	cd tests/conformance && $(GO) test -c -trimpath -vet=off -o "$(abspath $(PROFILE_DIR))/debug/portolan-e2e" \
+		-ldflags="-s -w -X k8s.io/component-base/version.gitVersion=v$(SPECS_OF) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" .
+	VIEWS="$(VIEWS)" SPECS="$(SPECS)" $(CARGO) test $(ALL) --test conformance -- --include-ignored --nocapture
 
 h2spec: testbed ## HTTP/2 by the letter: every test of h2spec, on a path that reads bodies
 	cd tests/h2spec && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/debug/h2spec" github.com/summerwind/h2spec/cmd/h2spec

@@ -13,6 +13,7 @@ pub mod fleet;
 pub mod go_client;
 pub mod hub_cluster;
 pub mod kubectl;
+pub mod names;
 pub mod programs;
 pub mod routers;
 pub mod shard;
