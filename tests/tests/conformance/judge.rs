@@ -76,6 +76,16 @@ impl Table {
         faults
     }
 
+    /// What is known to fail, and does not: lines to take out, unless chance has it.
+    pub(crate) fn mended(&self, known: &Known) -> Vec<String> {
+        let mut mended = Vec::new();
+        for (view, ended) in &self.views {
+            let passed = ended.passed().filter(|spec| known.has(view, spec));
+            mended.extend(passed.map(|spec| format!("{view}: {spec}")));
+        }
+        mended
+    }
+
     /// Whether a list of what is known goes with these specs.
     pub(crate) fn stale(&self, known: &Known) -> Vec<String> {
         known.strangers(&self.specs).collect()
@@ -131,6 +141,9 @@ fn what_passes_directly_passes_through_a_view_or_is_known() {
     let known = Known::parse("# why\nmerged | b | Because.\n", &views).unwrap();
     assert_eq!(table.faults(&known), ["merged: c\n    did not end"]);
     assert_eq!(table.faults(&Known::default()).len(), 2);
+    assert!(table.mended(&known).is_empty());
+    let mended = Known::parse("merged | a | Because.\n", &views).unwrap();
+    assert_eq!(table.mended(&mended), ["merged: a"]);
     assert!(table.stale(&known).is_empty());
     let gone = Known::parse("explicit | e | Because.\n", &views).unwrap();
     assert_eq!(table.stale(&gone).len(), 1);
