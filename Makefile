@@ -134,7 +134,7 @@ SPECS_OF := 1.36.3
 conformance: testbed ## Kubernetes' own e2e specs past the router and through its views, as a table (VIEWS="explicit merged", SPECS="words of a name")
 	cd tests/conformance && $(GO) test -c -trimpath -vet=off -o "$(abspath $(PROFILE_DIR))/debug/portolan-e2e" \
 		-ldflags="-s -w -X k8s.io/component-base/version.gitVersion=v$(SPECS_OF) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" .
-	VIEWS="$(VIEWS)" SPECS="$(SPECS)" $(CARGO) test $(ALL) --test conformance -- --include-ignored --nocapture
+	PORTOLAN_CONFORMANCE_VIEWS="$(VIEWS)" PORTOLAN_CONFORMANCE_SPECS="$(SPECS)" $(CARGO) test $(ALL) --test conformance -- --include-ignored --nocapture
 
 h2spec: testbed ## HTTP/2 by the letter: every test of h2spec, on a path that reads bodies
 	cd tests/h2spec && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/debug/h2spec" github.com/summerwind/h2spec/cmd/h2spec

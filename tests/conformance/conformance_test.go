@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -44,6 +45,7 @@ import (
 var (
 	specs   = flag.String("specs", "", "file with the names of the specs to run, one a line")
 	results = flag.String("results", "", "file that gets a line of JSON for each spec that has ended")
+	leashed = flag.Bool("leashed", false, "whether to end when the standard input does: its writer has ended, in whatever way")
 )
 
 // result is what the runner reads.
@@ -61,6 +63,12 @@ func TestMain(m *testing.M) {
 	framework.RegisterCommonFlags(flag.CommandLine)
 	framework.RegisterClusterFlags(flag.CommandLine)
 	flag.Parse()
+	if *leashed {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			os.Exit(3)
+		}()
+	}
 	if err := focus(*specs); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)

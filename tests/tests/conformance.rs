@@ -5,7 +5,9 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "also in functions that only tests call"
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "also in functions that only tests call, which print the table and are told what to run by `make`"
 )]
 
 #[path = "conformance/judge.rs"]
@@ -79,7 +81,7 @@ async fn allow(world: &World) {
 
 /// The words of a variable, or all of `usual`.
 fn chosen(variable: &str, usual: &[&'static str]) -> Vec<&'static str> {
-    let given = std::env::var(variable).unwrap_or_default();
+    let given = std::env::var(format!("PORTOLAN_CONFORMANCE_{variable}")).unwrap_or_default();
     let given: BTreeSet<&str> = given.split([',', ' ']).filter(|word| !word.is_empty()).collect();
     assert!(
         given.iter().all(|word| usual.contains(word)),
@@ -155,7 +157,7 @@ fn checked_in(file: &str) -> String {
 #[ignore = "needs Kubernetes' own specs: make conformance"]
 async fn kubernetes_own_specs_pass_through_every_view() {
     let known = Known::parse(&checked_in("known.txt"), &VIEWS).unwrap();
-    let wanted = std::env::var("SPECS").unwrap_or_default();
+    let wanted = std::env::var("PORTOLAN_CONFORMANCE_SPECS").unwrap_or_default();
     let specs = specs::named(&checked_in("specs.txt"), &wanted);
     assert!(!specs.is_empty(), "no spec has {wanted:?} in its name");
     let world = world().await;

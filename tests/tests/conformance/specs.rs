@@ -13,7 +13,7 @@ use tokio::process::Command;
 /// Processes side by side: specs wait more than they compute.
 const WORKERS: usize = 4;
 /// Of one process. A spec that finds nothing waits for five minutes, and goes on to the next.
-const LONGEST: Duration = Duration::from_secs(2 * 3600);
+const LONGEST: Duration = Duration::from_hours(2);
 /// The file that processes append to, and that says what has ended.
 const RESULTS: &str = "results.jsonl";
 
@@ -147,7 +147,7 @@ impl Runner {
                 "--kubectl-path={}",
                 portolan_testbed::tool("kubectl").display()
             ))
-            .args(["--provider=skeleton", "--num-nodes=1", "--specs=specs"])
+            .args(["--provider=skeleton", "--num-nodes=1", "--specs=specs", "--leashed"])
             .arg(format!("--results={RESULTS}"))
             // Nothing is there that could be waited for.
             .args(["--allowed-not-ready-nodes=-1", "--minStartupPods=-1"])
@@ -155,12 +155,16 @@ impl Runner {
             .arg(format!("--ginkgo.timeout={}s", LONGEST.as_secs()))
             .args(target.context.iter().map(|context| format!("--context={context}")))
             .envs(target.proxy.iter().map(|proxy| ("HTTPS_PROXY", proxy)))
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
             .kill_on_drop(true);
+        let mut child = command.spawn().context("cannot run Kubernetes' specs")?;
+        // Held to its end: the kernel closes it if this process is ended, and the specs end too.
+        let leash = child.stdin.take();
         // Its code says whether a spec failed, which the results tell better.
-        command.status().await.context("cannot run Kubernetes' specs")?;
+        child.wait().await.context("cannot wait for Kubernetes' specs")?;
+        drop(leash);
         let results = std::fs::read_to_string(folder.join(RESULTS));
         let results = results.with_context(|| format!("no spec ended: see {}", folder.join("log").display()))?;
         Ok(Ended::parse(&results))
