@@ -131,7 +131,7 @@ skew: testbed ## members of older and newer versions of Kubernetes in one fleet:
 
 # A hundred megabytes; six minutes of all cores when Go has nothing of it. The stamp is the version in tests/conformance/go.mod.
 SPECS_OF := 1.36.3
-conformance: testbed ## Kubernetes' own e2e specs past the router and through its views, as a table (VIEWS="explicit merged", SPECS="words of a name")
+conformance: testbed ## Kubernetes' own e2e specs past the router and through its views, as a table (VIEWS="explicit merged", SPECS="words of a name|of another")
 	cd tests/conformance && $(GO) test -c -trimpath -vet=off -o "$(abspath $(PROFILE_DIR))/debug/portolan-e2e" \
 		-ldflags="-s -w -X k8s.io/component-base/version.gitVersion=v$(SPECS_OF) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" .
 	PORTOLAN_CONFORMANCE_VIEWS="$(VIEWS)" PORTOLAN_CONFORMANCE_SPECS="$(SPECS)" $(CARGO) test $(ALL) --test conformance -- --include-ignored --nocapture

@@ -92,10 +92,11 @@ impl Ended {
     }
 }
 
-/// The names in a list of specs, `#` begins a remark; all that have `wanted` in them.
+/// The names in a list of specs, `#` begins a remark; all that have one of the words of `wanted` in them, which are parted by `|`.
 pub(crate) fn named(list: &str, wanted: &str) -> Vec<String> {
     let names = list.lines().map(str::trim);
-    let names = names.filter(|name| !name.is_empty() && !name.starts_with('#') && name.contains(wanted));
+    let is_wanted = |name: &&str| wanted.split('|').any(|words| name.contains(words));
+    let names = names.filter(|name| !name.is_empty() && !name.starts_with('#') && is_wanted(name));
     names.map(str::to_owned).collect()
 }
 
@@ -198,5 +199,5 @@ fn a_list_has_remarks_and_is_narrowed() {
         named("# which\n[sig-a] one\n\n[sig-b] two\n", ""),
         ["[sig-a] one", "[sig-b] two"]
     );
-    assert_eq!(named("[sig-a] one\n[sig-b] two\n", "sig-b"), ["[sig-b] two"]);
+    assert_eq!(named("[sig-a] one\n[sig-b] two\n", "sig-b|three"), ["[sig-b] two"]);
 }
