@@ -295,7 +295,10 @@ impl Merged<'_> {
         if self.electing(resource, namespace).is_some() {
             return at(Rule::OtherLease, &self.shard.primary_cluster);
         }
-        if let Some((member, grant)) = self.shard.owner(namespace) {
+        // What is gone and leaves is nowhere: nothing that is written there could be anybody's.
+        let owner = self.shard.owner(namespace);
+        let owner = owner.filter(|(_, grant)| !(grant.pair.vacant && grant.pair.state == GrantState::Releasing));
+        if let Some((member, grant)) = owner {
             if grant.pair.state == GrantState::Releasing && !self.route.request.is_read() {
                 let config = &self.shard.config;
                 let message = format!(

@@ -382,6 +382,29 @@ fn a_namespace_that_is_gone_is_its_shards_and_nobody_elses_business() {
     ]);
 }
 
+/// A shard keeps so many that are gone and no more: who deletes once more what is leaving for that is told that it is not there.
+#[test]
+fn a_namespace_that_is_gone_and_leaves_its_shard_is_nowhere() {
+    let mut east = member("east", &["ns-v"]);
+    east.namespaces[0].vacant = true;
+    east.namespaces[0].state = v1::GrantState::Releasing.into();
+    let world = World::new(shard(vec![east, member("west", &["ns-c"])]));
+    world.check(&[
+        (
+            "DELETE /api/v1/namespaces/ns-v",
+            "unowned-namespace ? east, west by absence of namespaces ns-v",
+        ),
+        (
+            "DELETE /api/v1/namespaces/ns-v/pods/p",
+            "unowned-namespace ? east, west by absence of pods p",
+        ),
+        (
+            "GET /api/v1/namespaces/ns-v/pods/p",
+            "unowned-namespace ? east, west by absence of pods p",
+        ),
+    ]);
+}
+
 #[test]
 fn a_namespace_that_is_gone_is_made_where_it_was_or_where_its_annotation_says() {
     let gone = |namespace: &str| {
