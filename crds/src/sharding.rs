@@ -6,6 +6,7 @@
 
 mod claims;
 mod force;
+mod replicated;
 mod root;
 mod status;
 mod weight;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use claims::Claim;
 pub use force::{FORCED_MAX, ForcedRelease};
+pub use replicated::{DEFINITIONS, ReplicatedKind};
 pub use root::{Auto, Balance, Canary, Root};
 pub use status::{
     AcceptedSpec, CallerReplica, CallersStatus, ClusterShardStatus, LockStatus, ReleaseStatus, STATUS_NAMESPACES_MAX,
@@ -150,6 +152,11 @@ pub struct ShardingConfigSpec {
     /// write, although the resourceVersions of several members have no common order. Disabled: answers are not held back.
     #[serde(default)]
     pub write_fence: WriteFence,
+    /// Cluster-scoped kinds that mean the same in every member: what callers write at the primary is applied to the others, as
+    /// the same ServiceAccount. Absent: CustomResourceDefinitions. Empty: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic")))]
+    pub replicated: Option<Vec<ReplicatedKind>>,
 }
 
 impl ShardingConfigSpec {

@@ -4,4 +4,5 @@ pub(crate) mod injection;
 pub(crate) mod lease;
 pub(crate) mod plan;
 pub(crate) mod policy;
+pub(crate) mod replica;
 pub(crate) mod rewrite;

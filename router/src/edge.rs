@@ -13,6 +13,7 @@ mod completion;
 #[cfg(test)]
 pub(crate) mod harness;
 mod health;
+mod lagging;
 mod limited;
 pub(crate) mod metrics;
 mod namespace;
@@ -21,6 +22,7 @@ pub(crate) mod operators;
 mod ordered;
 mod passing;
 mod record;
+mod replicated;
 mod span;
 mod strangers;
 mod tail;
@@ -49,6 +51,7 @@ pub(crate) use self::answer::Answer;
 use self::call::Call;
 use self::carried::Carried;
 use self::completion::{Completion, Latecomer};
+use self::lagging::Lagging;
 use self::metrics::RequestMetrics;
 use self::passing::{Attached, Right};
 use self::record::Names;
@@ -67,6 +70,7 @@ use crate::stage::discovery::Discovery;
 use crate::stage::dispatch::Dispatcher;
 use crate::stage::fanout::listing::Turns;
 use crate::stage::fanout::open::OpenWatches;
+use crate::stage::fanout::young::YoungKinds;
 use crate::stage::fanout::{AHEAD_BYTES, FRAME_BYTES, FanOuts, NAMES_BYTES, SHADOW_BYTES};
 use crate::stage::identify::{Identifier, LastToken, PeerIdentity};
 use crate::stage::preflight::Preflight;
@@ -159,6 +163,8 @@ pub(crate) struct Edge {
     grants: Grants,
     /// Whom members have authenticated for callers.
     authenticated: Authenticated,
+    /// Copies in members that were away.
+    lagging: Lagging,
 }
 
 /// What a request has become when its answer's head is known.
@@ -201,6 +207,7 @@ impl Edge {
             names: Budget::new(NAMES_BYTES),
             frames: Budget::new(FRAME_BYTES),
             turns: Turns::default(),
+            young: YoungKinds::default(),
             ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
         });
         Arc::new(Self {
@@ -210,6 +217,7 @@ impl Edge {
             fanouts,
             grants: Grants::default(),
             authenticated: Authenticated::default(),
+            lagging: Lagging::default(),
         })
     }
 

@@ -16,6 +16,8 @@ mod nowhere;
 mod owners;
 #[path = "federated_clusterwide/places.rs"]
 mod places;
+#[path = "federated_clusterwide/replicated.rs"]
+mod replicated;
 #[path = "federated_clusterwide/unions.rs"]
 mod unions;
 
@@ -39,6 +41,7 @@ fn manifests() -> String {
     let selector = "namespaceSelector: {matchLabels: {crew: chosen}}";
     [
         federated("wide", "east", &[("east", &["cw-e"]), ("west", &["cw-w"])]),
+        federated("alike", "east", &[("east", &["ca-e"]), ("west", &["ca-w"])]),
         federated("growing", "east", &[("east", &["cg-e"]), ("west", &["cg-w"])]),
         chosen.replace("namespaces: [CHOSEN]", selector),
     ]
@@ -56,6 +59,8 @@ async fn world() -> &'static World {
             "west/cg-w",
             "west/cg-x",
             "east/cc-e",
+            "east/ca-e",
+            "west/ca-w",
         ],
         manifests: &manifests,
         env: &ENV,

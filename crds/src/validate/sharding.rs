@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use super::root::check_root;
 use super::selectors::{check_asked, check_limits, check_selector};
 use super::{Problem, Problems, Reason};
-use crate::names::{ShardName, is_dns_subdomain, lease_name};
+use crate::names::{ShardName, is_dns_label, is_dns_subdomain, lease_name};
 use crate::shard::{BucketSet, BucketSetError};
 use crate::sharding::{ClusterEntry, ControllerConfig, LeaderElection, ShardingConfigSpec};
+
+/// Kinds in `replicated`, as the CRD says too: each write of one goes to every member.
+const MOST_REPLICATED: usize = 16;
 
 /// Everything wrong with the ShardingConfig `name` in `namespace`; empty if it can be served.
 ///
@@ -34,6 +37,7 @@ pub fn validate_sharding(name: &str, namespace: &str, spec: &ShardingConfigSpec)
     check_limits(&mut problems, "spec.limits", &spec.limits);
     check_clusters(&mut problems, &spec.clusters);
     check_primary(&mut problems, spec);
+    check_replicated(&mut problems, spec);
     if let Some(root) = &spec.root {
         check_root(&mut problems, root);
     }
@@ -195,6 +199,39 @@ fn check_primary(problems: &mut Problems, spec: &ShardingConfigSpec) {
             FIELD,
             format!("{primary:?} must be one of clusters[].name or callerClusters: add it there"),
         );
+    }
+}
+
+fn check_replicated(problems: &mut Problems, spec: &ShardingConfigSpec) {
+    let kinds = spec.replicated.as_deref().unwrap_or_default();
+    if kinds.len() > MOST_REPLICATED {
+        let message = format!("{} kinds are more than {MOST_REPLICATED}: name fewer", kinds.len());
+        problems.invalid("spec.replicated", message);
+    }
+    for (index, kind) in kinds.iter().enumerate() {
+        let field = format!("spec.replicated[{index}]");
+        let named = format!("{} of group {:?}", kind.resource, kind.group);
+        if let Some(why) = kind.refused() {
+            problems.invalid(field, format!("{named} cannot be replicated: {why}; remove the entry"));
+        } else if !is_dns_subdomain(&kind.group) {
+            let message = format!(
+                "{:?} is no API group: write one, such as apiextensions.k8s.io",
+                kind.group
+            );
+            problems.invalid(format!("{field}.group"), message);
+        } else if !is_dns_label(&kind.resource) {
+            let message = format!(
+                "{:?} is no plural name of a resource, which has no subresource or *",
+                kind.resource
+            );
+            problems.invalid(format!("{field}.resource"), message);
+        } else if kinds[..index].contains(kind) {
+            problems.add(
+                field,
+                Reason::Duplicate,
+                format!("{named} is there already: remove one"),
+            );
+        }
     }
 }
 

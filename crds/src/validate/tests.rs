@@ -234,6 +234,45 @@ writeFence: Disabled
 }
 
 #[test]
+fn only_kinds_that_mean_the_same_everywhere_are_replicated() {
+    let problems = |entries: &str| {
+        fields(&sharding(&format!(
+            "{{selector: {{}}, callerClusters: [a], clusters: [{{name: a}}], replicated: [{entries}]}}"
+        )))
+    };
+    let good = [
+        "",
+        "{group: apiextensions.k8s.io, resource: customresourcedefinitions}",
+        "{group: rbac.authorization.k8s.io, resource: clusterroles}, {group: storage.k8s.io, resource: storageclasses}",
+    ];
+    for good in good {
+        assert_eq!(problems(good), [""; 0], "{good}");
+    }
+    for never in [
+        "{group: '', resource: namespaces}",
+        "{group: '', resource: nodes}",
+        "{group: '', resource: persistentvolumes}",
+        "{group: certificates.k8s.io, resource: certificatesigningrequests}",
+        "{group: apiregistration.k8s.io, resource: apiservices}",
+        "{group: admissionregistration.k8s.io, resource: validatingwebhookconfigurations}",
+    ] {
+        assert_eq!(problems(never), ["spec.replicated[0]: Invalid"], "{never}");
+    }
+    let twice = "{group: a.b, resource: cs}, {group: a.b, resource: cs}";
+    assert_eq!(problems(twice), ["spec.replicated[1]: Duplicate"]);
+    assert_eq!(
+        problems("{group: '*', resource: cs}"),
+        ["spec.replicated[0].group: Invalid"]
+    );
+    assert_eq!(
+        problems("{group: a.b, resource: '*'}"),
+        ["spec.replicated[0].resource: Invalid"]
+    );
+    let many = "{group: a.b, resource: cs}, ".repeat(17);
+    assert_eq!(problems(&many)[0], "spec.replicated: Invalid");
+}
+
+#[test]
 fn buckets_are_checked() {
     let problems = |entries: &str| {
         fields(&sharding(&format!(

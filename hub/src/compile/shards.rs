@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_crds::ledger::CursorFormat;
-use portolan_crds::{Enforcement, ExplicitView, ObjectLimiter, Selector, ShardName, Unavailable, WriteFence};
+use portolan_crds::{
+    Enforcement, ExplicitView, ObjectLimiter, ReplicatedKind, Selector, ShardName, ShardingConfigSpec, Unavailable,
+    WriteFence,
+};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 
@@ -211,7 +214,14 @@ fn shard(
             CursorFormat::One => 1,
             CursorFormat::Two => 2,
         },
+        replicated: replicated(spec),
     }
+}
+
+fn replicated(spec: &ShardingConfigSpec) -> Vec<v1::ReplicatedKind> {
+    let kinds = spec.replicated_kinds().into_iter();
+    let kind = |ReplicatedKind { group, resource }| v1::ReplicatedKind { group, resource };
+    kinds.map(kind).collect()
 }
 
 /// A limit without selector does not narrow. One without resources is about all.

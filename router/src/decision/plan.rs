@@ -20,6 +20,7 @@ mod new_namespace;
 mod nodes;
 pub(crate) mod owners;
 mod past;
+pub(crate) mod replicated;
 pub(crate) mod reviews;
 mod rule;
 mod scope;
@@ -40,6 +41,7 @@ pub(crate) use self::fanout::{FanLeg, FanOut, Left, Replan};
 use self::forward::{Refusal, Route};
 pub(crate) use self::need::{BodyRule, Change, LabelCheck, LockMove, Need, Other, Twins};
 pub(crate) use self::past::plan_as_of;
+pub(crate) use self::replicated::{Replica, Replicas, Way};
 pub(crate) use self::rule::Rule;
 use crate::value::check::Check;
 use crate::value::classify::{ApiRequest, Impersonation, Verb, View};
@@ -109,6 +111,8 @@ pub(crate) struct Forward {
     pub(crate) warning: Option<String>,
     /// Of a write to a namespace that the caller's shard has by name in that member.
     pub(crate) grant: Option<WriteGrant>,
+    /// What follows once the member has carried it out. A box: hardly a request has any.
+    pub(crate) replicas: Option<Box<Replicas>>,
 }
 
 /// A member that the request could go to.

@@ -24,8 +24,10 @@ use super::bounds::{TIMEOUT_GRACE, check_kept, check_size, not_yet, timeout};
 use super::carried::Carried;
 use super::completion::Completion;
 use super::health;
+use super::lagging;
 use super::namespace::{self, Basis};
 use super::ordered;
+use super::replicated::Replicated;
 use super::{Connection, Edge, Served, span};
 use crate::decision::injection::Injection;
 use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
@@ -132,6 +134,7 @@ impl Call<'_> {
             caller = edge.routing.writing(caller);
         }
         self.connection.is_known();
+        lagging::mend(self.edge, &caller, &routing);
         self.name(&caller);
         let Basis {
             routing,
@@ -251,6 +254,12 @@ impl Call<'_> {
             forward.warning = forward.warning.or(warning);
         }
         admitted.asked(&body);
+        // Boxed, as what follows: hardly a request has any.
+        let replicated = Replicated::of(&mut forward, self.pending(&request), &body).map(Box::new);
+        let replicated = match replicated {
+            Some(replicated) => Some(Box::pin(replicated.with_versions(self.edge)).await),
+            None => None,
+        };
         let Identified {
             deadline,
             head,
@@ -283,6 +292,9 @@ impl Call<'_> {
         };
         let Dispatched { response, seat, tunnel } = edge.dispatcher.dispatch(leg, head, body).await?;
         let mut response = after.answered(edge, response).await?;
+        if let Some(replicated) = replicated {
+            response = Box::pin(replicated.answered(self.edge, response)).await;
+        }
         if let Some(injection) = injection.filter(|_| watch) {
             response = injection.whole(response);
         }
@@ -298,7 +310,7 @@ impl Call<'_> {
         })
     }
 
-    /// To each of some members, for one collection.
+    /// To each of some members, for one collection, or for one object that all have.
     async fn delete_each(
         &self,
         parts: &[Candidate],
@@ -307,7 +319,17 @@ impl Call<'_> {
         body: Body,
     ) -> Result<Served, Fault> {
         let fanouts = &self.edge.fanouts;
-        let answer = fanouts.delete_each(parts, self.pending(request), body).await?;
+        let pending = self.pending(request);
+        let answer = match parts.first() {
+            // One object, which each of them may have.
+            Some(primary) if request.asked.verb == Verb::Delete => {
+                let headers = &request.head.headers;
+                let after = After::of(&request.caller, &request.asked, headers, &primary.forward);
+                let deleted = fanouts.delete_everywhere(parts, pending, body).await?;
+                after.answered(&self.edge.parts, deleted).await?
+            }
+            _ => fanouts.delete_each(parts, pending, body).await?,
+        };
         Ok(Served {
             deadline: Some(request.deadline),
             ..Served::of(answer, admitted)

@@ -18,10 +18,12 @@ pub(crate) mod listing;
 pub(crate) mod metrics;
 pub(crate) mod open;
 mod partial;
+pub(crate) mod replicate;
 pub(crate) mod socket;
 mod stream;
 pub(crate) mod table;
 mod watch;
+pub(crate) mod young;
 
 use std::sync::Arc;
 
@@ -37,6 +39,7 @@ use tokio::sync::Semaphore;
 pub(crate) use self::leg::Asking;
 use self::listing::Turns;
 use self::open::OpenWatches;
+use self::young::YoungKinds;
 use crate::decision::plan::FanOut;
 use crate::decision::rewrite;
 use crate::resource::routing::{Routing, RoutingStore};
@@ -84,6 +87,8 @@ pub(crate) struct FanOuts {
     pub(crate) frames: Budget,
     /// Of members that list what clients hold.
     pub(crate) turns: Turns,
+    /// Kinds that were brought to the members a moment ago.
+    pub(crate) young: YoungKinds,
     /// Bytes that lists may read ahead, together.
     pub(crate) ahead: Arc<Semaphore>,
 }

@@ -44,6 +44,9 @@ use crate::value::traffic::Traffic;
 
 /// `Accept` of a question: metadata is enough.
 const METADATA: HeaderValue = HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+/// The same of a list.
+const METADATA_LIST: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
 /// `Accept` where the object itself tells.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// One object or its metadata: no larger than the object may be in etcd.
@@ -163,6 +166,36 @@ impl Preflight {
         self.read(forward, asked, METADATA, pending).await
     }
 
+    /// The object itself as the plan's member has it, as the same user; the member's answer where that is another.
+    pub(crate) async fn object(
+        &self,
+        forward: &Forward,
+        path: &str,
+        pending: Pending<'_>,
+    ) -> Result<(StatusCode, bytes::Bytes), Fault> {
+        let answer = self.read(forward, (path, None), JSON, pending).await?;
+        let (head, body) = answer.into_parts();
+        let bytes = gather(body, MAX_METADATA_BYTES).await;
+        let bytes = bytes.map_err(|error| forward.unavailable(error.to_string()))?;
+        Ok((head.status, bytes))
+    }
+
+    /// The first objects of a collection (path and query) of the plan's member, in a list of metadata, as the same user.
+    pub(crate) async fn first_of(
+        &self,
+        forward: &Forward,
+        (path, query): (&str, &'static str),
+        pending: Pending<'_>,
+    ) -> Result<(StatusCode, bytes::Bytes), Fault> {
+        self.access(pending.caller, forward).await?;
+        let asked = (path, Some(query));
+        let answer = self.read(forward, asked, METADATA_LIST, pending).await?;
+        let (head, body) = answer.into_parts();
+        let bytes = gather(body, MAX_METADATA_BYTES).await;
+        let bytes = bytes.map_err(|error| forward.unavailable(error.to_string()))?;
+        Ok((head.status, bytes))
+    }
+
     /// Asks the plan's member for an object (path and query) in the words of `accept`, as the same user.
     async fn read(
         &self,
@@ -179,6 +212,7 @@ impl Preflight {
             needs: Vec::new(),
             warning: None,
             grant: None,
+            replicas: None,
         };
         let asked = ApiRequest {
             query: Query::new(query),

@@ -131,6 +131,11 @@ impl ResourceRequest {
         !self.group.contains('.') || self.group.ends_with(".k8s.io")
     }
 
+    /// Whether it is about CustomResourceDefinitions.
+    pub(crate) fn is_definition(&self) -> bool {
+        self.is("apiextensions.k8s.io", "customresourcedefinitions")
+    }
+
     /// Whether it is about Leases.
     pub(crate) fn is_leases(&self) -> bool {
         self.is("coordination.k8s.io", "leases")

@@ -59,10 +59,12 @@ pub(crate) type Labels = BTreeMap<String, String>;
 
 /// What is read of an object in a member's answer.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(crate) struct ObjectMeta {
     pub(crate) labels: Option<Labels>,
     pub(crate) uid: Option<String>,
+    /// It is on its way out.
+    pub(crate) deletion_timestamp: Option<String>,
 }
 
 /// The metadata of an object in JSON, of which nothing else is kept.

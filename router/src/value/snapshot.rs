@@ -164,6 +164,8 @@ pub(crate) struct Shard {
     pub(crate) unavailable: Unavailable,
     /// Whether the answer to a write waits for the caller's own watch: `docs/semantics.md#write-fence`.
     pub(crate) write_fence: bool,
+    /// Group and resource of the kinds without namespace that mean the same in every member.
+    pub(crate) replicated: Vec<(String, String)>,
     /// Who owns which namespace: the first member in order that has it.
     namespaces: HashMap<Arc<str>, Grant>,
     /// Per member: which namespaces are the shard's.

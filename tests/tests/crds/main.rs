@@ -406,6 +406,7 @@ spec:
   unavailable: PartialStart
   enforcement: Audit
   writeFence: Disabled
+  replicated: [{group: apiextensions.k8s.io, resource: customresourcedefinitions}]
 status:
   observedGeneration: 1
   conditions: &conditions

@@ -969,6 +969,17 @@ pub struct Shard {
     /// How the leader lock of these names and this cluster was come to. Absent: it never moved.
     #[prost(message, optional, tag = "16")]
     pub lock: ::core::option::Option<Lock>,
+    /// Cluster-scoped kinds that mean the same in every member. A router that overlooks them writes at the primary alone.
+    #[prost(message, repeated, tag = "17")]
+    pub replicated: ::prost::alloc::vec::Vec<ReplicatedKind>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReplicatedKind {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    /// Plural name.
+    #[prost(string, tag = "2")]
+    pub resource: ::prost::alloc::string::String,
 }
 /// The place of a shard's leader lock is granted like a pair: no router lets anybody use the next one before all have closed the last.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -51,6 +51,8 @@ pub(crate) struct Holder {
     pub(crate) writes: bool,
     /// Others are joined to the object by its name alone: one that several members have is not written.
     pub(crate) one_of: bool,
+    /// The first candidate decides for all: what would be made is made there, whoever else has one.
+    pub(crate) replicated: bool,
 }
 
 /// A Lease in the callers' namespace that is not the election's, unless a body that makes one says so. The candidates: the

@@ -30,17 +30,28 @@ impl Merged<'_> {
             _ => {
                 let mut forward = self.limited(&self.shard.primary_cluster, resource, None)?;
                 forward.needs.extend(self.twins(resource)?);
+                forward.replicas = self.replicas(resource);
                 Ok((Rule::ClusterScoped, forward.into()))
             }
         }
     }
 
     fn wherever_it_is(&self, resource: &ResourceRequest) -> Outcome {
+        let replicated = resource.subresource.is_none() && self.is_replicated(resource);
+        if replicated && self.verb() == Verb::Delete {
+            let mut parts = self.delete_everywhere(resource)?;
+            let plan = match parts.len() {
+                1 => parts.swap_remove(0).forward.into(),
+                _ => Plan::DeleteEach(parts),
+            };
+            return Ok((Rule::ClusterScoped, plan));
+        }
         let by = By::Holder(Holder {
             path: resource.object_path(),
             object: single::describe(resource),
             writes: !self.route.request.is_read(),
             one_of: JOINED_BY_NAME.iter().any(|(group, kind)| resource.is(group, kind)),
+            replicated,
         });
         // What no other has would be made, or said not to be, where it does not belong.
         if !self.route.request.is_read() {
@@ -48,7 +59,16 @@ impl Merged<'_> {
                 .whatever_state(&self.shard.primary_cluster, Rewrite::default())?;
         }
         let holders: Vec<&str> = self.holders().collect();
-        Ok((Rule::ClusterScoped, self.choose(&holders, resource, by)?))
+        let mut plan = self.choose(&holders, resource, by)?;
+        if let (Some(replicas), Plan::Choose(choose)) = (self.replicas(resource), &mut plan) {
+            let primary = &*self.shard.primary_cluster;
+            let mut candidates = choose.candidates.iter_mut();
+            let first = candidates.find(|one| *one.forward.target.cluster == *primary);
+            if let Some(first) = first {
+                first.forward.replicas = Some(replicas);
+            }
+        }
+        Ok((Rule::ClusterScoped, plan))
     }
 
     /// One candidate needs no choice, unless the body must be read all the same.

@@ -145,6 +145,7 @@ impl Route<'_> {
             needs,
             warning: None,
             grant,
+            replicas: None,
         })
     }
 

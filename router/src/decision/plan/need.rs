@@ -34,6 +34,8 @@ pub(crate) struct Twins {
     pub(crate) resource: ResourceRequest,
     /// The other members that may have one.
     pub(crate) others: Vec<Other>,
+    /// They may have one, but none that is on its way out.
+    pub(crate) replicated: bool,
 }
 
 /// A member that may have an object of the name.

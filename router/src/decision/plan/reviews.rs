@@ -192,6 +192,7 @@ impl Merged<'_> {
             object: single::describe(&resource),
             writes: false,
             one_of: false,
+            replicated: false,
         };
         match candidates {
             Ok(candidates) if candidates.len() > 1 => Reviewed::Holder(Box::new(Choose {

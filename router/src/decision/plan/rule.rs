@@ -298,6 +298,7 @@ impl Forward {
             lines.push(format!("{} is shown as {}", lease.member, lease.client));
         }
         lines.extend(self.needs.iter().map(|need| need.explain(cluster)));
+        lines.extend(self.replicas.iter().map(|replicas| replicas.explain()));
         if let Some(warning) = &self.warning {
             lines.push(format!("warning: {warning}"));
         }
@@ -324,6 +325,9 @@ impl Need {
                     Other::Closed(cluster) => cluster,
                 });
                 let clusters: Vec<&str> = clusters.collect();
+                if twins.replicated {
+                    return format!("409 while a copy in one of {} is being deleted", clusters.join(", "));
+                }
                 format!(
                     "409 if one of {} has an object of the name in the body",
                     clusters.join(", ")

@@ -7,6 +7,7 @@ mod locks;
 mod nodes;
 mod past;
 mod places;
+mod replicated;
 mod reviews;
 mod tables;
 mod withdrawn;

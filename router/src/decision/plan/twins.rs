@@ -6,19 +6,20 @@
 
 use super::choose::Finding;
 use super::merged::Merged;
+use super::replicated::{Replica, Way};
 use super::{Candidate, Need, Other, Refusal, Rewrite, Rule, Twins};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::{AboutObject, Fault};
-
-/// Kinds that mean the same in every member: each of them may have its own, and the view shows the primary's.
-const REPLICATED: [(&str, &str); 1] = [("apiextensions.k8s.io", "customresourcedefinitions")];
 
 impl Merged<'_> {
     /// What must be known before an object without a namespace is made in the primary.
     pub(super) fn twins(&self, resource: &ResourceRequest) -> Result<Option<Need>, Refusal> {
         let makes = self.verb() == Verb::Create && resource.subresource.is_none() && !resource.named_by_path;
-        let replicated = REPLICATED.iter().any(|(group, kind)| resource.is(group, kind));
-        if !makes || replicated || !self.can_be_got(resource) {
+        if makes && self.is_replicated(resource) {
+            return Ok(self.copies(resource));
+        }
+        // Also where the shard does not have definitions replicated each member may have its own.
+        if !makes || resource.is_definition() || !self.can_be_got(resource) {
             return Ok(None);
         }
         let primary = &*self.shard.primary_cluster;
@@ -32,8 +33,26 @@ impl Merged<'_> {
             Need::Twins(Box::new(Twins {
                 resource: resource.clone(),
                 others,
+                replicated: false,
             }))
         }))
+    }
+
+    /// Copies that may be on their way out. A member that cannot be asked is told of once the object is made.
+    fn copies(&self, resource: &ResourceRequest) -> Option<Need> {
+        let others = self.other_members().into_iter();
+        let others = others.filter_map(|Replica { way, .. }| match way {
+            Way::Open(candidate) => Some(Other::Asked(candidate)),
+            Way::Closed(_) | Way::Unknown(_) => None,
+        });
+        let others: Vec<Other> = others.collect();
+        (!others.is_empty()).then(|| {
+            Need::Twins(Box::new(Twins {
+                resource: resource.clone(),
+                others,
+                replicated: true,
+            }))
+        })
     }
 
     fn other(&self, cluster: &str) -> Result<Other, Refusal> {
@@ -67,18 +86,34 @@ impl Merged<'_> {
 }
 
 impl Twins {
+    /// The refusal while a copy is on its way out: as one API server says it of an object that has finalizers yet.
+    pub(crate) fn leaving(&self, name: &str, cluster: &str) -> Fault {
+        let kind = self.resource.kind();
+        let message =
+            format!("object is being deleted: {kind} {name:?} is being cleaned up in member cluster {cluster} yet");
+        self.already_exists(name, message)
+    }
+
+    fn already_exists(&self, name: &str, message: String) -> Fault {
+        Fault::AlreadyExists {
+            message,
+            about: Box::new(AboutObject {
+                group: self.resource.group.clone(),
+                resource: self.resource.resource.clone(),
+                name: Some(name.to_owned()),
+            }),
+        }
+    }
+
     /// Whether it may be made, from what the others have; with a text to warn of where one does not let the caller look.
     pub(crate) fn judge(&self, name: &str, found: &[(String, Finding)]) -> Result<Option<String>, Fault> {
         let kind = self.resource.kind();
+        if self.replicated {
+            return Ok(None);
+        }
         if let Some((cluster, _)) = found.iter().find(|(_, finding)| *finding == Finding::Has) {
-            return Err(Fault::AlreadyExists {
-                message: format!("{kind} {name:?} already exists in member cluster {cluster}"),
-                about: Box::new(AboutObject {
-                    group: self.resource.group.clone(),
-                    resource: self.resource.resource.clone(),
-                    name: Some(name.to_owned()),
-                }),
-            });
+            let message = format!("{kind} {name:?} already exists in member cluster {cluster}");
+            return Err(self.already_exists(name, message));
         }
         let unknown = found.iter().find_map(|(_, finding)| match finding {
             Finding::Unknown(fault) => Some(fault.clone()),

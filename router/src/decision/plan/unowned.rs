@@ -120,6 +120,7 @@ impl Merged<'_> {
                 object: format!("Namespace {namespace}"),
                 writes: !self.route.request.is_read(),
                 one_of: false,
+                replicated: false,
             },
             lookable,
             blocked,

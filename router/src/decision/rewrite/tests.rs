@@ -34,6 +34,7 @@ fn forward(rewrite: Rewrite) -> Forward {
         needs: vec![],
         warning: None,
         grant: None,
+        replicas: None,
     }
 }
 

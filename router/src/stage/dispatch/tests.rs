@@ -88,6 +88,7 @@ impl World {
             needs: Vec::new(),
             warning: None,
             grant: None,
+            replicas: None,
         }
     }
 

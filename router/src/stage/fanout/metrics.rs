@@ -11,6 +11,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::replicate::Behind;
+
 /// A fence ends at 250 ms; an event usually comes within a few.
 const FENCE_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.25];
 
@@ -26,6 +28,9 @@ const EXPIRED: [&str; 9] = [
     "unreadable",
     "injected",
 ];
+
+/// What becomes of copies in other members; see `replicate`.
+const REPLICAS: [&str; 7] = ["applied", "conflict", "refused", "away", "late", "deleted", "unread"];
 
 /// All values are words of this program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -63,6 +68,7 @@ pub(crate) struct FanOutMetrics {
     lists: Family<LegLabels, Counter>,
     collisions: Counter,
     foreign: Family<ClusterLabels, Counter>,
+    replicas: Family<OutcomeLabels, Counter>,
 }
 
 impl Default for FanOutMetrics {
@@ -78,6 +84,7 @@ impl Default for FanOutMetrics {
             lists: Family::default(),
             collisions: Counter::default(),
             foreign: Family::default(),
+            replicas: Family::default(),
         }
     }
 }
@@ -103,12 +110,27 @@ impl FanOutMetrics {
         let help =
             "Objects, in lists and events, that a member was not asked for and sent all the same: no client gets them";
         registry.register("foreign_objects", help, self.foreign.clone());
+        let help = "Copies of objects of replicated kinds that members were to be brought to, by how that ended";
+        registry.register("replicas", help, self.replicas.clone());
         // Known before they happen: the first one counts as an increase.
         for outcome in ["seen", "late"] {
             drop(self.fence_outcomes.get_or_create(&OutcomeLabels { outcome }));
         }
+        for outcome in REPLICAS {
+            drop(self.replicas.get_or_create(&OutcomeLabels { outcome }));
+        }
         for reason in EXPIRED {
             drop(self.expired.get_or_create(&ReasonLabels { reason }));
+        }
+    }
+
+    /// Copies in so many members, and those that are behind.
+    pub(crate) fn replicated(&self, members: usize, behind: &[Behind]) {
+        let applied = (members - behind.len()) as u64;
+        let outcome = "applied";
+        self.replicas.get_or_create(&OutcomeLabels { outcome }).inc_by(applied);
+        for Behind { reason: outcome, .. } in behind {
+            self.replicas.get_or_create(&OutcomeLabels { outcome }).inc();
         }
     }
 

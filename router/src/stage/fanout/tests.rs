@@ -172,6 +172,7 @@ impl World {
             names: Budget::new(1_000),
             frames: Budget::new(FRAME_BYTES),
             turns: Turns::default(),
+            young: YoungKinds::default(),
             ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
         });
         Self {
@@ -334,6 +335,7 @@ fn forward(target: crate::value::snapshot::Target) -> Forward {
         needs: Vec::new(),
         warning: None,
         grant: None,
+        replicas: None,
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
         },
         Ok(WatchAsk::Invalid(invalid)) => return refuse(fanouts, &asking, &plan, routing, invalid).await,
         Err(QueryFault::BadRequest(why)) => return Err(Fault::BadRequest(why)),
-        Err(fault) => match query.raw().and_then(|raw| position(fanouts, &asking, &plan, raw)) {
+        Err(fault) => match position(fanouts, (&asking, &plan), &routing, query.raw()).await {
             Some((cursor, told)) => Plan::resume(cursor, told, &slots),
             None => return Ok(expired(fanouts, &accepted, fault.to_string())),
         },
@@ -106,16 +106,25 @@ pub(super) async fn watch(fanouts: &Arc<FanOuts>, fan: Fan) -> Result<Response<B
         .await
 }
 
-/// Where a client stands that comes with the version of an object: on the one member that can have sent it, or where the
-/// stream stood that sent it.
-fn position(fanouts: &Arc<FanOuts>, asking: &Asking, plan: &FanOut, raw: u64) -> Option<(Cursor, Told)> {
+/// Where a client stands that comes with the version of an object: on the one member that can have sent it, where the
+/// stream stood that sent it, or, of a kind that is young, on the primary.
+async fn position(
+    fanouts: &Arc<FanOuts>,
+    (asking, plan): (&Asking, &FanOut),
+    routing: &Arc<Routing>,
+    raw: Option<u64>,
+) -> Option<(Cursor, Told)> {
+    let raw = raw?;
     match &*plan.legs {
         [leg] if plan.only_member => {
             let mut cursor = Cursor::new(&plan.universe);
             cursor.set(leg.slot, Slot::At(raw));
             Some((cursor, fanouts.begin(asking, plan)))
         }
-        _ => fanouts.resume(asking, plan, raw),
+        _ => match fanouts.resume(asking, plan, raw) {
+            None => Box::pin(fanouts.from_young((asking, plan), routing, raw)).await,
+            found => found,
+        },
     }
 }
 

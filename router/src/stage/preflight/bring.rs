@@ -186,6 +186,7 @@ fn at(forward: Forward, names: Option<&LeaseName>) -> Forward {
         needs: Vec::new(),
         warning: None,
         grant: None,
+        replicas: None,
         ..forward
     }
 }

@@ -66,6 +66,10 @@ impl Preflight {
         let Some((first, others)) = candidates.split_first() else {
             return Err(Fault::Internal("no member to look in".to_owned()));
         };
+        // The primary decides of what is the same everywhere.
+        if holder.replicated && holder.writes && pending.content_type().is_some_and(media::is_apply) {
+            return Ok((0, None));
+        }
         let look = async |candidate| self.look(holder, candidate, pending).await.0;
         if holder.asks_all() {
             let findings = join_all(candidates.iter().map(look)).await;
@@ -147,7 +151,7 @@ impl Preflight {
     }
 
     /// Whether a member has the object, as far as the caller may know; with its metadata if it has.
-    pub(super) async fn look(&self, holder: &Holder, candidate: &Candidate, pending: Pending<'_>) -> (Finding, Body) {
+    pub(crate) async fn look(&self, holder: &Holder, candidate: &Candidate, pending: Pending<'_>) -> (Finding, Body) {
         match self.ask(holder, candidate, pending).await {
             Ok(found) => found,
             Err(fault) => (Finding::Unknown(fault), Body::Empty),

@@ -241,6 +241,7 @@ fn places(child: &Forward, owner: &Owner, (resource, scope): (ResourceRequest, S
         object: owner.describe(),
         writes: false,
         one_of: false,
+        replicated: false,
     };
     let asked = pending.question(&holder.path, Some(resource));
     let routing = pending.routing;
@@ -282,5 +283,6 @@ fn question(child: &Forward, needs: Vec<Need>) -> Forward {
         needs,
         warning: None,
         grant: None,
+        replicas: None,
     }
 }

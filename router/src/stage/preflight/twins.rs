@@ -2,10 +2,10 @@
 
 use futures::future::join_all;
 
-use super::{Pending, Preflight};
+use super::{MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::plan::choose::{Finding, Holder};
 use crate::decision::plan::{Other, Twins};
-use crate::resource::upstream::Body;
+use crate::resource::upstream::{Body, gather};
 use crate::value::classify::ResourceRequest;
 use crate::value::fault::Fault;
 use crate::value::object;
@@ -42,7 +42,11 @@ impl Preflight {
             object: format!("{} {name}", resource.kind()),
             writes: true,
             one_of: false,
+            replicated: false,
         };
+        if twins.replicated {
+            return self.none_leaves(twins, &holder, &name, pending).await;
+        }
         let look = async |other: &Other| match other {
             Other::Closed(cluster) => (cluster.clone(), Finding::Forbidden),
             Other::Asked(candidate) => {
@@ -51,5 +55,27 @@ impl Preflight {
             }
         };
         twins.judge(&name, &join_all(twins.others.iter().map(look)).await)
+    }
+
+    /// 409 while a copy of what is to be made anew is on its way out in another member.
+    async fn none_leaves(
+        &self,
+        twins: &Twins,
+        holder: &Holder,
+        name: &str,
+        pending: Pending<'_>,
+    ) -> Result<Option<String>, Fault> {
+        let look = async |other: &Other| {
+            let Other::Asked(candidate) = other else { return None };
+            let (_, body) = self.look(holder, candidate, pending).await;
+            let bytes = gather(body, MAX_METADATA_BYTES).await.ok()?;
+            let leaves = object::metadata(&bytes).ok()?.deletion_timestamp.is_some();
+            leaves.then(|| candidate.forward.target.cluster.clone())
+        };
+        let leaving = join_all(twins.others.iter().map(look)).await;
+        match leaving.into_iter().flatten().next() {
+            Some(cluster) => Err(twins.leaving(name, &cluster)),
+            None => Ok(None),
+        }
     }
 }

@@ -159,6 +159,7 @@ impl Shard {
             },
             "unavailable": format!("{:?}", self.unavailable),
             "writeFence": self.write_fence,
+            "replicated": self.replicated,
             "cursors": self.identity.as_ref().map(|identity| json!({
                 "format": match identity.writes {
                     Format::One => 1,

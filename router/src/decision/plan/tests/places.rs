@@ -22,6 +22,7 @@ fn the_holder_is_found_and_doubt_is_never_absence() {
             object: "nodes n".to_owned(),
             writes,
             one_of: false,
+            replicated: false,
         };
         match holder.choose(findings) {
             Ok((index, _)) => index.to_string(),

@@ -148,6 +148,7 @@ fn world(members: Vec<(&'static str, Member)>) -> World {
         names: Budget::new(SHADOW_BYTES),
         frames: Budget::new(FRAME_BYTES),
         turns: Turns::default(),
+        young: crate::stage::fanout::young::YoungKinds::default(),
         ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
     };
     let uids: Vec<_> = routing
@@ -216,6 +217,7 @@ impl World {
                 needs: Vec::new(),
                 warning: None,
                 grant: None,
+                replicas: None,
             },
             filter: None,
             share: Share {

@@ -64,6 +64,7 @@ pub(super) fn shard(made_of: MadeOf, home: &str) -> Result<Shard, BuildError> {
             Ok(v1::Unavailable::Hold | v1::Unavailable::Unspecified) | Err(_) => Unavailable::Hold,
         },
         write_fence: v1::WriteFence::try_from(wire.write_fence) != Ok(v1::WriteFence::Disabled),
+        replicated: replicated(wire),
         name: wire.name.as_str().into(),
         config,
         label_keys,
@@ -71,6 +72,11 @@ pub(super) fn shard(made_of: MadeOf, home: &str) -> Result<Shard, BuildError> {
         reaches,
         made_of,
     })
+}
+
+fn replicated(wire: &v1::Shard) -> Vec<(String, String)> {
+    let kinds = wire.replicated.iter();
+    kinds.map(|kind| (kind.group.clone(), kind.resource.clone())).collect()
 }
 
 /// `None` if the hub does not tell UIDs, or what it tells is of two lives of its ledger.

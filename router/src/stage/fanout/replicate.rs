@@ -1,0 +1,438 @@
+//! Objects of replicated kinds in the members beside the primary (`docs/semantics.md#replicated-kinds`).
+//!
+//! What the primary has after a write is read there and applied to the others by server-side apply, as the same caller and without
+//! force, and compared with the primary's once more: of two writers the last one wins everywhere. A deletion goes to each member
+//! by the uid that the object has there, once all of them have said whether they have it. Which members these are is the plan's,
+//! what is applied `decision::replica`'s. Caller: `edge`, before the client has the primary's answer.
+
+pub(crate) mod stored;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::FanOuts;
+use crate::decision::plan::choose::{Finding, Holder};
+use crate::decision::plan::{Candidate, Forward, Replica, Replicas, Way};
+use crate::decision::replica::{self, Deletion, Service};
+use crate::decision::rewrite;
+use crate::resource::upstream::{Body, gather, gather_request};
+use crate::stage::dispatch::{Dispatched, Leg};
+use crate::stage::preflight::Pending;
+use crate::value::classify::{ApiRequest, Query, ResourceRequest, Verb};
+use crate::value::fault::Fault;
+use crate::value::media;
+use crate::value::object::{self, message_of};
+
+/// For all that follows a write, and for the other members to serve a definition: its client waits for the answer.
+const WITHIN: Duration = Duration::from_secs(10);
+/// Before the deadline of the request itself, so that its answer is had all the same.
+const SPARED: Duration = Duration::from_millis(500);
+/// Between two looks whether a definition is served. Members take a tenth of a second or two.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// Who owns the fields of the copies, in the members' `managedFields`.
+const MANAGER: &str = "portolan-replica";
+const APPLY: HeaderValue = HeaderValue::from_static("application/apply-patch+yaml");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// Of an answer that is looked into: an object, or a Status.
+const MAX_ANSWER_BYTES: usize = 2 << 20;
+/// Of a warning, which stands in a header of its own: conflicts name each field.
+const MAX_WARNING_CHARS: usize = 1000;
+
+/// A member whose copy is not what the primary has, with why.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Behind {
+    pub(crate) cluster: String,
+    /// A word for metrics.
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// One object of a replicated kind, and who has it.
+struct Copies<'a> {
+    primary: &'a Forward,
+    resource: &'a ResourceRequest,
+    path: String,
+    pending: Pending<'a>,
+}
+
+impl FanOuts {
+    /// Brings the others to what the primary has by now, as far as they let the caller and within [`WITHIN`]. Who is behind in
+    /// the end is told.
+    pub(crate) async fn replicate(
+        &self,
+        primary: &Forward,
+        replicas: &Replicas,
+        (name, is_new): (&str, bool),
+        pending: Pending<'_>,
+    ) -> Vec<Behind> {
+        let until = (pending.deadline - SPARED).min(Instant::now() + WITHIN);
+        let resource = ResourceRequest {
+            name: Some(name.to_owned()),
+            ..replicas.resource.clone()
+        };
+        let copies = Copies {
+            primary,
+            path: resource.object_path(),
+            resource: &resource,
+            pending: Pending {
+                deadline: until,
+                ..pending
+            },
+        };
+        let applied = self.until_the_same(&copies, &replicas.others).await;
+        let settled = replicas.others.iter().zip(applied).map(async |(other, applied)| {
+            match (applied, &other.way) {
+                (Ok(()), Way::Open(candidate)) => self.served(candidate, &copies).await,
+                (applied, _) => applied,
+            }
+            .err()
+        });
+        let behind: Vec<Behind> = join_all(settled).await.into_iter().flatten().collect();
+        if is_new && resource.is_definition() {
+            self.remember_young(&copies, &replicas.others, &behind).await;
+        }
+        self.open.metrics.replicated(replicas.others.len(), &behind);
+        behind
+    }
+
+    /// That the kind was made just now, and where those stand that have it.
+    async fn remember_young(&self, copies: &Copies<'_>, others: &[Replica], behind: &[Behind]) {
+        let read = self
+            .preflight
+            .object(copies.primary, &copies.path, copies.pending)
+            .await;
+        let Some(definition) = read.ok().and_then(|(_, bytes)| serde_json::from_slice(&bytes).ok()) else {
+            return;
+        };
+        let serving = others.iter().filter_map(|other| match &other.way {
+            Way::Open(candidate) if behind.iter().all(|one| one.cluster != other.cluster) => Some(&**candidate),
+            _ => None,
+        });
+        let primary = (copies.primary, &definition);
+        self.is_young(primary, serving.collect(), copies.pending).await;
+    }
+
+    /// Applies what the primary has to each of the others, until it has nothing else. In the order of the others.
+    async fn until_the_same(&self, copies: &Copies<'_>, others: &[Replica]) -> Vec<Result<(), Behind>> {
+        let mut applied: Option<(Value, Vec<Result<(), Behind>>)> = None;
+        loop {
+            let now = match self.shared(copies).await {
+                Ok(Some(now)) => now,
+                Ok(None) => return fail(others, "deleted", "it was deleted at the primary meanwhile"),
+                Err(why) => return fail(others, "unread", &why),
+            };
+            match applied {
+                Some((before, results)) if before == now => return results,
+                _ => {}
+            }
+            let bytes = Bytes::from(now.to_string());
+            let results = others.iter().map(|other| self.apply(copies, other, bytes.clone()));
+            applied = Some((now, join_all(results).await));
+        }
+    }
+
+    /// What is to be the same everywhere, as the primary has it; `None` if the object is on its way out there, or gone.
+    async fn shared(&self, copies: &Copies<'_>) -> Result<Option<Value>, String> {
+        let cluster = &copies.primary.target.cluster;
+        let asked = self.preflight.object(copies.primary, &copies.path, copies.pending);
+        let (status, bytes) = asked.await.map_err(|fault| fault.to_string())?;
+        match status {
+            StatusCode::OK => {
+                let object = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+                Ok(replica::shared(&object))
+            }
+            StatusCode::NOT_FOUND => Ok(None),
+            status => {
+                let said = message_of(&bytes).unwrap_or_else(|| status.to_string());
+                Err(format!(
+                    "member cluster {cluster} does not show it to this caller: {said}"
+                ))
+            }
+        }
+    }
+
+    async fn apply(&self, copies: &Copies<'_>, other: &Replica, object: Bytes) -> Result<(), Behind> {
+        let behind = |reason, message: String| Behind {
+            cluster: other.cluster.clone(),
+            reason,
+            message,
+        };
+        let away = |fault: Fault| behind("away", fault.to_string());
+        let candidate = match &other.way {
+            Way::Open(candidate) => candidate,
+            Way::Closed(why) => return Err(behind("refused", why.clone())),
+            Way::Unknown(fault) => return Err(away(fault.clone())),
+        };
+        if let Some(held) = &candidate.held {
+            return Err(behind("away", held.clone()));
+        }
+        let pending = copies.pending;
+        let allowed = self.preflight.access(pending.caller, &candidate.forward);
+        allowed.await.map_err(|fault| match fault {
+            Fault::Forbidden(why) => behind("refused", why),
+            other => away(other),
+        })?;
+        let asked = copies.request(Method::PATCH, Some(&format!("fieldManager={MANAGER}")));
+        let sent = self.send(&candidate.forward, (asked, APPLY, object), pending);
+        let (status, body) = sent.await.map_err(away)?;
+        let said = || message_of(&body).unwrap_or_else(|| status.to_string());
+        if status.is_success() {
+            let leaves = object::metadata(&body).is_ok_and(|meta| meta.deletion_timestamp.is_some());
+            return if leaves {
+                Err(behind("deleted", "its copy is being deleted there".to_owned()))
+            } else {
+                Ok(())
+            };
+        }
+        Err(match status {
+            StatusCode::CONFLICT => behind("conflict", said()),
+            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => behind("away", said()),
+            _ => behind("refused", said()),
+        })
+    }
+
+    /// Waits until a member serves what its copy defines, if it defines anything.
+    async fn served(&self, candidate: &Candidate, copies: &Copies<'_>) -> Result<(), Behind> {
+        if !copies.resource.is_definition() {
+            return Ok(());
+        }
+        let cluster = candidate.forward.target.cluster.to_string();
+        let behind = |reason, message: String| Behind {
+            cluster: cluster.clone(),
+            reason,
+            message,
+        };
+        loop {
+            let asked = self.preflight.object(&candidate.forward, &copies.path, copies.pending);
+            let (_, bytes) = asked.await.map_err(|fault| behind("late", fault.to_string()))?;
+            match serde_json::from_slice(&bytes).map_or(Service::Waits, |read: Value| replica::service(&read)) {
+                Service::Served => return Ok(()),
+                Service::Never(why) => return Err(behind("refused", why)),
+                Service::Waits if Instant::now() >= copies.pending.deadline => {
+                    return Err(behind("late", "it is not established there yet".to_owned()));
+                }
+                Service::Waits => sleep(LOOK_PAUSE).await,
+            }
+        }
+    }
+
+    /// Deletes the object in each member that has it, or in none while one that may have it cannot be asked. The answer is the
+    /// primary's, or that of the first who has it. `parts`: the primary first.
+    pub(crate) async fn delete_everywhere(
+        &self,
+        parts: &[Candidate],
+        pending: Pending<'_>,
+        mut body: Body,
+    ) -> Result<Response<Body>, Fault> {
+        let Some(resource) = &pending.asked.resource else {
+            return Err(Fault::Internal("a deletion of no object".to_owned()));
+        };
+        let Some(primary) = parts.first() else {
+            return Err(Fault::Internal("a deletion in no member".to_owned()));
+        };
+        let holder = Holder {
+            path: resource.object_path(),
+            object: format!("{} {}", resource.kind(), resource.name.as_deref().unwrap_or_default()),
+            writes: true,
+            one_of: false,
+            replicated: true,
+        };
+        let (mut holders, hidden) = self.who_has(&holder, parts, pending).await?;
+        let checked = self.preflight.check(&primary.forward, pending, &mut body).await?;
+        let body = gather_request(&mut body).await?;
+        let content_type = media::content_type(&pending.head.headers);
+        let deletion = Deletion::of(&pending.asked.query, content_type, &body)?;
+        let first = if holders.is_empty() {
+            // It says so itself.
+            primary
+        } else {
+            holders.remove(0).0
+        };
+        let Dispatched { mut response, seat, .. } = self.delete_first(first, pending, body).await?;
+        let mut warnings: Vec<String> = hidden.into_iter().chain(checked).collect();
+        if response.status().is_success() && !deletion.dry_run {
+            let copies = Copies {
+                primary: &primary.forward,
+                resource,
+                path: holder.path.clone(),
+                pending,
+            };
+            let deleted = holders
+                .iter()
+                .map(|(part, uid)| self.delete_copy(&copies, part, deletion.of_uid(uid)));
+            warnings.extend(join_all(deleted).await.into_iter().flatten());
+        }
+        warn(&mut response, &warnings);
+        if let Body::Member(stream) = response.body_mut() {
+            stream.hold(seat);
+        }
+        Ok(response)
+    }
+
+    /// Who has the object, in their order, each with its uid there; and what is to be told of those who do not let the caller look.
+    async fn who_has<'c>(
+        &self,
+        holder: &Holder,
+        parts: &'c [Candidate],
+        pending: Pending<'_>,
+    ) -> Result<(Vec<(&'c Candidate, String)>, Vec<String>), Fault> {
+        let looks = parts.iter().map(|part| self.preflight.look(holder, part, pending));
+        let (mut holders, mut hidden) = (Vec::new(), Vec::new());
+        for (index, (part, (finding, body))) in parts.iter().zip(join_all(looks).await).enumerate() {
+            let cluster = &part.forward.target.cluster;
+            let unknown = |why: &str| {
+                part.forward
+                    .unavailable(format!("nothing is deleted in any member: {why}"))
+            };
+            match finding {
+                Finding::Has => {
+                    let bytes = gather(body, MAX_ANSWER_BYTES).await;
+                    let bytes = bytes.map_err(|error| unknown(&error.to_string()))?;
+                    let uid = object::metadata(&bytes).ok().and_then(|meta| meta.uid);
+                    let uid = uid.ok_or_else(|| unknown(&format!("{cluster} does not say of which uid it is")))?;
+                    holders.push((part, uid));
+                }
+                Finding::HasNot => {}
+                // The primary answers the deletion itself.
+                Finding::Forbidden if index == 0 => holders.push((part, String::new())),
+                Finding::Forbidden => hidden.push(format!(
+                    "whether {} is in member cluster {cluster} is not known: it does not let this caller get it",
+                    holder.object
+                )),
+                Finding::Unknown(fault) => return Err(unknown(&fault.to_string())),
+            }
+        }
+        Ok((holders, hidden))
+    }
+
+    async fn delete_first(&self, part: &Candidate, pending: Pending<'_>, body: Bytes) -> Result<Dispatched, Fault> {
+        let leg = self.leg(part.forward.clone(), pending.asked.clone(), pending);
+        self.dispatcher
+            .dispatch(leg, pending.head.clone(), Body::from(body))
+            .await
+    }
+
+    /// A text to warn of, if a copy stays.
+    async fn delete_copy(&self, copies: &Copies<'_>, part: &Candidate, options: Value) -> Option<String> {
+        let asked = copies.request(Method::DELETE, None);
+        let body = Bytes::from(options.to_string());
+        let why = match self.send(&part.forward, (asked, JSON, body), copies.pending).await {
+            Ok((status, _)) if status.is_success() || status == StatusCode::NOT_FOUND => return None,
+            Ok((status, body)) => message_of(&body).unwrap_or_else(|| status.to_string()),
+            Err(fault) => fault.to_string(),
+        };
+        let (cluster, kind) = (&part.forward.target.cluster, copies.resource.kind());
+        Some(format!(
+            "the copy of this object ({kind}) in member cluster {cluster} was not deleted: {why}"
+        ))
+    }
+
+    /// Sends a request of the router's own making, as the caller, and reads its answer.
+    async fn send(
+        &self,
+        forward: &Forward,
+        (asked, content_type, body): (ApiRequest, HeaderValue, Bytes),
+        pending: Pending<'_>,
+    ) -> Result<(StatusCode, Bytes), Fault> {
+        let forward = Forward {
+            needs: Vec::new(),
+            ..forward.clone()
+        };
+        let (mut head, ()) = Request::new(()).into_parts();
+        head.method = asked.method.clone();
+        head.headers.insert(CONTENT_TYPE, content_type);
+        head.headers.insert(ACCEPT, JSON);
+        let leg = self.leg(forward, asked, pending);
+        let Dispatched { response, seat, .. } = self.dispatcher.dispatch(leg, head, Body::from(body)).await?;
+        let (head, body) = response.into_parts();
+        let read = gather(body, MAX_ANSWER_BYTES).await;
+        drop(seat);
+        Ok((head.status, read.unwrap_or_default()))
+    }
+
+    fn leg(&self, forward: Forward, asked: ApiRequest, pending: Pending<'_>) -> Leg {
+        Leg {
+            forward: Box::new(forward),
+            asked: Box::new(asked),
+            routing: pending.routing.clone(),
+            caller: pending.caller.clone(),
+            deadline: Some(pending.deadline),
+            received: pending.received.clone(),
+            replanner: Some(self.replanner.clone()),
+            running: false,
+        }
+    }
+}
+
+impl Copies<'_> {
+    /// About its status.
+    fn of_status(&self, method: Method) -> ApiRequest {
+        let mut request = self.request(method, None);
+        request.path.push_str("/status");
+        if let Some(resource) = &mut request.resource {
+            resource.subresource = Some("status".to_owned());
+        }
+        request
+    }
+
+    /// About the object itself.
+    fn request(&self, method: Method, query: Option<&str>) -> ApiRequest {
+        let resource = ResourceRequest {
+            subresource: None,
+            named_by_path: true,
+            ..self.resource.clone()
+        };
+        ApiRequest {
+            view: self.pending.asked.view.clone(),
+            path: self.path.clone(),
+            query: Query::new(query),
+            verb: if method == Method::DELETE {
+                Verb::Delete
+            } else {
+                Verb::Patch
+            },
+            method,
+            resource: Some(resource),
+            upgrade: None,
+            impersonate: self.pending.asked.impersonate.clone(),
+        }
+    }
+}
+
+fn fail(others: &[Replica], reason: &'static str, message: &str) -> Vec<Result<(), Behind>> {
+    let behind = |other: &Replica| Behind {
+        cluster: other.cluster.clone(),
+        reason,
+        message: message.to_owned(),
+    };
+    others.iter().map(|other| Err(behind(other))).collect()
+}
+
+impl Behind {
+    /// Whether it may be well by itself: the member comes back.
+    pub(crate) fn may_pass(&self) -> bool {
+        ["away", "late", "unread"].contains(&self.reason)
+    }
+
+    /// For the client that wrote the object.
+    pub(crate) fn warning(&self, kind: &str, name: &str) -> String {
+        let Self { cluster, message, .. } = self;
+        format!("{kind} {name} in member cluster {cluster} is not what the primary has: {message}")
+    }
+}
+
+/// Tells the client by a header each.
+pub(crate) fn warn(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings {
+        let text: String = warning.chars().take(MAX_WARNING_CHARS).collect();
+        if let Some(value) = rewrite::warning(&text) {
+            response.headers_mut().append(http::header::WARNING, value);
+        }
+    }
+}
