@@ -7,6 +7,7 @@ mod absent;
 mod documents;
 mod judged;
 mod review;
+mod several;
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ use super::ordered;
 use super::replicated::Replicated;
 use super::{Connection, Edge, Served, span};
 use crate::decision::injection::Injection;
-use crate::decision::plan::{self, Candidate, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
+use crate::decision::plan::{self, Choose, FanOut, Forward, LocalAnswer, Plan, Planned, Rule};
 use crate::decision::policy::Reach;
 use crate::resource::access::ProxyQuestion;
 use crate::resource::routing::Routing;
@@ -246,20 +247,8 @@ impl Call<'_> {
         mut body: Body,
     ) -> Result<Served, Fault> {
         let edge = &self.edge.parts;
-        if !forward.needs.is_empty() {
-            let pending = self.pending(&request);
-            let checked = Box::pin(self.edge.preflight.check(&forward, pending, &mut body));
-            let checked = checked.instrument(span::preflight("check")).await;
-            let warning = checked.map_err(|fault| not_yet(&request.asked, fault))?;
-            forward.warning = forward.warning.or(warning);
-        }
+        let replicated = self.checked(&mut forward, &request, &mut body).await?;
         admitted.asked(&body);
-        // Boxed, as what follows: hardly a request has any.
-        let replicated = Replicated::of(&mut forward, self.pending(&request), &body).map(Box::new);
-        let replicated = match replicated {
-            Some(replicated) => Some(Box::pin(replicated.with_versions(self.edge)).await),
-            None => None,
-        };
         let Identified {
             deadline,
             head,
@@ -310,29 +299,23 @@ impl Call<'_> {
         })
     }
 
-    /// To each of some members, for one collection, or for one object that all have.
-    async fn delete_each(
+    /// Asks all that the plan needs; what is to follow the request comes back.
+    async fn checked(
         &self,
-        parts: &[Candidate],
+        forward: &mut Forward,
         request: &Identified,
-        admitted: Admitted,
-        body: Body,
-    ) -> Result<Served, Fault> {
-        let fanouts = &self.edge.fanouts;
+        body: &mut Body,
+    ) -> Result<Option<Box<Replicated>>, Fault> {
         let pending = self.pending(request);
-        let answer = match parts.first() {
-            // One object, which each of them may have.
-            Some(primary) if request.asked.verb == Verb::Delete => {
-                let headers = &request.head.headers;
-                let after = After::of(&request.caller, &request.asked, headers, &primary.forward);
-                let deleted = fanouts.delete_everywhere(parts, pending, body).await?;
-                after.answered(&self.edge.parts, deleted).await?
-            }
-            _ => fanouts.delete_each(parts, pending, body).await?,
-        };
-        Ok(Served {
-            deadline: Some(request.deadline),
-            ..Served::of(answer, admitted)
+        if !forward.needs.is_empty() {
+            let checked = Box::pin(self.edge.preflight.check(forward, pending, body));
+            let checked = checked.instrument(span::preflight("check")).await;
+            let warning = checked.map_err(|fault| not_yet(&request.asked, fault))?;
+            forward.warning = forward.warning.take().or(warning);
+        }
+        Ok(match Replicated::of(forward, pending, body) {
+            Some(replicated) => Some(Box::pin(replicated.with_versions(self.edge)).await),
+            None => None,
         })
     }
 

@@ -41,14 +41,15 @@ pub(super) struct Replicated {
 
 impl Replicated {
     /// `None` for all but writes of such kinds.
-    pub(super) fn of(forward: &mut Forward, pending: Pending<'_>, body: &Body) -> Option<Self> {
+    pub(super) fn of(forward: &mut Forward, pending: Pending<'_>, body: &Body) -> Option<Box<Self>> {
         let replicas = forward.replicas.take()?;
         let in_body = || match body {
             Body::Whole(bytes) => object::name(media::content_type(&pending.head.headers), bytes).ok(),
             _ => None,
         };
         let name = replicas.resource.name.clone().or_else(in_body);
-        Some(Self {
+        // A box, as what follows: hardly a request has any.
+        Some(Box::new(Self {
             replicas,
             forward: forward.clone(),
             head: pending.head.clone(),
@@ -59,7 +60,7 @@ impl Replicated {
             deadline: pending.deadline,
             name: name.filter(|name| !name.is_empty()),
             versions: None,
-        })
+        }))
     }
 
     /// With what the write may take out.

@@ -129,6 +129,9 @@ impl FanOuts {
             };
             match applied {
                 Some((before, results)) if before == now => return results,
+                Some(_) if Instant::now() >= copies.pending.deadline => {
+                    return fail(others, "late", "it changes at the primary all the time");
+                }
                 _ => {}
             }
             let bytes = Bytes::from(now.to_string());

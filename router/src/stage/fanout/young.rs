@@ -94,8 +94,8 @@ impl Young {
 #[derive(Deserialize)]
 struct List {
     metadata: ListMeta,
-    #[serde(default)]
-    items: Vec<serde::de::IgnoredAny>,
+    /// Null where there are none, in lists of metadata.
+    items: Option<Vec<serde::de::IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
@@ -226,14 +226,15 @@ impl FanOuts {
             StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS => return Emptiness::SetUp,
             _ => return Emptiness::Not,
         }
-        match serde_json::from_slice::<List>(&bytes) {
-            Ok(list) if list.items.is_empty() => {
-                let version = list.metadata.resource_version.parse();
-                version.map_or(Emptiness::Not, Emptiness::At)
-            }
-            _ => Emptiness::Not,
-        }
+        empty_at(&bytes).map_or(Emptiness::Not, Emptiness::At)
     }
+}
+
+/// The version of a list that has nothing in it.
+fn empty_at(list: &[u8]) -> Option<u64> {
+    let list: List = serde_json::from_slice(list).ok()?;
+    let is_empty = list.items.is_none_or(|items| items.is_empty());
+    is_empty.then(|| list.metadata.resource_version.parse().ok()).flatten()
 }
 
 /// What a member says of a kind's objects.
@@ -296,6 +297,17 @@ mod tests {
         assert_eq!(kinds.get(&key("1"), later + YOUNG), None);
         kinds.remember(key("new"), young(later + YOUNG));
         assert_eq!(kinds.0.lock().len(), 1);
+    }
+
+    #[test]
+    fn an_empty_list_says_where_its_member_stands() {
+        let metadata = json!({"resourceVersion": "12"});
+        let at = |list: Value| empty_at(list.to_string().as_bytes());
+        for empty in [json!(null), json!([])] {
+            assert_eq!(at(json!({"metadata": metadata, "items": empty})), Some(12), "{empty}");
+        }
+        assert_eq!(at(json!({"metadata": metadata, "items": [{"metadata": {}}]})), None);
+        assert_eq!(at(json!({"metadata": {"resourceVersion": ""}, "items": []})), None);
     }
 
     #[test]
