@@ -29,9 +29,8 @@ pub(crate) fn shared(object: &Value) -> Option<Value> {
     let clients: Map<String, Value> = clients.map(|(key, value)| (key.clone(), value.clone())).collect();
     // The rules of an aggregated ClusterRole are filled in by each cluster's own controller.
     let aggregated = object.contains_key("aggregationRule");
-    let fields = object
-        .iter()
-        .filter(|(key, _)| !OWN.contains(&key.as_str()) && !(aggregated && *key == "rules"));
+    let is_own = |key: &str| OWN.contains(&key) || aggregated && key == "rules";
+    let fields = object.iter().filter(|(key, _)| !is_own(key));
     let mut shared: Map<String, Value> = fields.map(|(key, value)| (key.clone(), value.clone())).collect();
     shared.insert("metadata".to_owned(), clients.into());
     Some(shared.into())

@@ -134,6 +134,10 @@ impl Operators {
                     label_prefix: "ctrlmesh.kusionstack.io/".to_owned(),
                     explicit_view: true,
                     leader_election_name: "leader".to_owned(),
+                    replicated: vec![v1::ReplicatedKind {
+                        group: "apiextensions.k8s.io".to_owned(),
+                        resource: "customresourcedefinitions".to_owned(),
+                    }],
                     ..v1::Shard::default()
                 },
                 members: self.members.iter().map(grant).collect(),

@@ -4,6 +4,7 @@ mod admission;
 mod failing;
 mod faults;
 mod limits;
+mod replicated;
 mod swaps;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
