@@ -3,9 +3,8 @@
 //! The primary decides about a write. What it made of it is applied to the others afterwards, by `fanout::replicate`; a deletion
 //! goes to each member that has the object. Pure: which members these are is said here. Caller: `clusterwide`.
 
-use super::choose::Candidate;
 use super::merged::Merged;
-use super::{Forward, Refusal, Rewrite, Rule};
+use super::{Candidate, Forward, Refusal, Rewrite, Rule};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 

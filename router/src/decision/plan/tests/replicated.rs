@@ -1,7 +1,7 @@
 //! Kinds that mean the same in every member.
 
 use super::*;
-use crate::decision::plan::twins::Other;
+use crate::decision::plan::Other;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
