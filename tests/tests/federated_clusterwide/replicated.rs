@@ -96,16 +96,31 @@ async fn a_definition_is_made_changed_and_deleted_in_every_member() {
     let again = door.post(DEFINITIONS, &definition("cogs")).await.unwrap();
     again.expect_status(409, &["already exists"]).unwrap();
 
+    let uids = changed_everywhere(&door, "cogs").await;
+    deleted_everywhere(&door, "cogs", &uids).await;
+}
+
+/// Patched and put. Returns the uids of primary and copy.
+async fn changed_everywhere(door: &Door, plural: &str) -> [Value; 2] {
     let short = json!({"spec": {"names": {"shortNames": ["cg"]}}, "metadata": {"labels": {"more": "yes"}}});
-    succeeded(&merge_patch(&door, &path("cogs"), &short).await, 200);
-    let there = in_member("west", "cogs").await.json();
+    succeeded(&merge_patch(door, &path(plural), &short).await, 200);
+    let there = in_member("west", plural).await.json();
     assert_eq!(there["spec"]["names"]["shortNames"], json!(["cg"]));
     assert_eq!(there["metadata"]["labels"]["more"], "yes");
-    let mut object = door.get(&path("cogs"), &[]).await.unwrap().json();
-    object["spec"]["names"]["shortNames"] = json!(["co"]);
-    object["metadata"]["labels"] = json!({"put": "yes"});
-    succeeded(&put(&door, &path("cogs"), &object).await, 200);
-    let there = in_member("west", "cogs").await.json();
+    // Its own controllers write its status meanwhile.
+    let object = eventually("it is put", || async {
+        let mut object = door.get(&path(plural), &[]).await.unwrap().json();
+        object["spec"]["names"]["shortNames"] = json!(["co"]);
+        object["metadata"]["labels"] = json!({"put": "yes"});
+        let put = put(door, &path(plural), &object).await;
+        if put.status == 409 {
+            return Err(put.message());
+        }
+        succeeded(&put, 200);
+        Ok(object)
+    })
+    .await;
+    let there = in_member("west", plural).await.json();
     assert_eq!(there["spec"]["names"]["shortNames"], json!(["co"]));
     assert_eq!(
         there["metadata"]["labels"],
@@ -114,31 +129,32 @@ async fn a_definition_is_made_changed_and_deleted_in_every_member() {
     );
     // What is the primary's own stays there.
     assert_ne!(there["metadata"]["uid"], object["metadata"]["uid"]);
+    [&object, &there].map(|one| one["metadata"]["uid"].clone())
+}
 
+async fn deleted_everywhere(door: &Door, plural: &str, [primary, copy]: &[Value; 2]) {
     // The uid is the primary's; each copy goes by its own.
-    let wrong =
-        json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": there["metadata"]["uid"]}});
+    let wrong = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": copy}});
     let refused = door
-        .ask(json_request(Method::DELETE, &path("cogs"), &wrong).unwrap())
+        .ask(json_request(Method::DELETE, &path(plural), &wrong).unwrap())
         .await;
     assert_eq!(refused.unwrap().status, 409);
     let dry = json!({"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]});
     let dry = door
-        .ask(json_request(Method::DELETE, &path("cogs"), &dry).unwrap())
+        .ask(json_request(Method::DELETE, &path(plural), &dry).unwrap())
         .await;
     succeeded(&dry.unwrap(), 200);
     for member in ["east", "west"] {
-        let kept = in_member(member, "cogs").await.json();
+        let kept = in_member(member, plural).await.json();
         assert_eq!(kept["metadata"].get("deletionTimestamp"), None, "{member}");
     }
-    let right =
-        json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": object["metadata"]["uid"]}});
+    let right = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": primary}});
     let deleted = door
-        .ask(json_request(Method::DELETE, &path("cogs"), &right).unwrap())
+        .ask(json_request(Method::DELETE, &path(plural), &right).unwrap())
         .await;
     succeeded(&deleted.unwrap(), 200);
     for member in ["east", "west"] {
-        is_gone(member, "cogs").await;
+        is_gone(member, plural).await;
     }
 }
 

@@ -129,10 +129,8 @@ impl World {
         for name in names {
             members.push(Member::start(name).await);
         }
-        let targets: Vec<_> = members
-            .iter()
-            .map(|member| member.backend.as_ref().unwrap().target(member.name))
-            .collect();
+        let target = |member: &Member| member.backend.as_ref().unwrap().target(member.name);
+        let targets: Vec<_> = members.iter().map(target).collect();
         let universe = Arc::new(Universe::new(
             "ns/shard",
             targets.iter().map(|target| target.cluster_uid.clone()),
