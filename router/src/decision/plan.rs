@@ -27,7 +27,7 @@ mod scope;
 mod single;
 #[cfg(test)]
 mod tests;
-mod twins;
+pub(crate) mod twins;
 mod unowned;
 mod well_known;
 
@@ -236,7 +236,12 @@ impl Forward {
         let told = |need: &Need| matches!(need, Need::Owners | Need::Twins(_) | Need::Body(_));
         // Nobody reads the body of a watch.
         let renames = self.rewrite.touches_bodies() && self.traffic.class != TrafficClass::Watch;
-        renames || self.needs.iter().any(told)
+        // What is the same in every member is remembered by its name before it is made in one.
+        let named_by_body = self
+            .replicas
+            .as_ref()
+            .is_some_and(|replicas| replicas.resource.name.is_none());
+        renames || named_by_body || self.needs.iter().any(told)
     }
 
     /// What others must be asked about rights, in order.

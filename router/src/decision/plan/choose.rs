@@ -41,7 +41,7 @@ pub(crate) enum By {
 }
 
 /// An object without a namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Holder {
     /// Its path in any member, without subresource.
     pub(crate) path: String,
@@ -53,6 +53,8 @@ pub(crate) struct Holder {
     pub(crate) one_of: bool,
     /// The first candidate decides for all: what would be made is made there, whoever else has one.
     pub(crate) replicated: bool,
+    /// Why a member that may have it is no candidate: what no candidate has is not known to be nowhere.
+    pub(crate) unasked: Option<Fault>,
 }
 
 /// A Lease in the callers' namespace that is not the election's, unless a body that makes one says so. The candidates: the
@@ -92,6 +94,10 @@ impl Holder {
     /// Which candidate has it, from what each of them said, in their order. One that cannot be asked may have it: what
     /// is not found elsewhere is then unknown, never absent; and a write that might be meant for it waits.
     pub(crate) fn choose(&self, findings: &[Finding]) -> Chosen {
+        // It answers itself, with what it allows.
+        if self.replicated && self.writes && findings.first() == Some(&Finding::Forbidden) {
+            return Ok((0, None));
+        }
         let unknown = |findings: &[Finding]| {
             findings.iter().find_map(|finding| match finding {
                 Finding::Unknown(fault) => Some(fault.clone()),
@@ -99,12 +105,13 @@ impl Holder {
             })
         };
         if let Some(index) = findings.iter().position(|finding| *finding == Finding::Has) {
-            return match unknown(&findings[..index]) {
+            let before = unknown(&findings[..index]).or_else(|| self.unasked.clone().filter(|_| index > 0));
+            return match before {
                 Some(fault) if self.writes => Err(fault),
                 _ => Ok((index, None)),
             };
         }
-        if let Some(fault) = unknown(findings) {
+        if let Some(fault) = unknown(findings).or_else(|| self.unasked.clone()) {
             return Err(fault);
         }
         // It answers the request itself with what it allows. If all say no it is the primary's: to say so, or to create.

@@ -37,7 +37,8 @@ impl Merged<'_> {
     }
 
     fn wherever_it_is(&self, resource: &ResourceRequest) -> Outcome {
-        let replicated = resource.subresource.is_none() && self.is_replicated(resource);
+        let is_alike = self.is_replicated(resource);
+        let replicated = is_alike && resource.subresource.is_none();
         if replicated && self.verb() == Verb::Delete {
             let mut parts = self.delete_everywhere(resource)?;
             let plan = match parts.len() {
@@ -46,28 +47,24 @@ impl Merged<'_> {
             };
             return Ok((Rule::ClusterScoped, plan));
         }
-        let by = By::Holder(Holder {
+        let holder = Holder {
             path: resource.object_path(),
             object: single::describe(resource),
             writes: !self.route.request.is_read(),
             one_of: JOINED_BY_NAME.iter().any(|(group, kind)| resource.is(group, kind)),
             replicated,
-        });
+            unasked: None,
+        };
+        if is_alike && holder.writes {
+            return Ok((Rule::ClusterScoped, self.write_replicated(resource, holder)?));
+        }
         // What no other has would be made, or said not to be, where it does not belong.
         if !self.route.request.is_read() {
             self.route
                 .whatever_state(&self.shard.primary_cluster, Rewrite::default())?;
         }
         let holders: Vec<&str> = self.holders().collect();
-        let mut plan = self.choose(&holders, resource, by)?;
-        if let (Some(replicas), Plan::Choose(choose)) = (self.replicas(resource), &mut plan) {
-            let primary = &*self.shard.primary_cluster;
-            let mut candidates = choose.candidates.iter_mut();
-            let first = candidates.find(|one| *one.forward.target.cluster == *primary);
-            if let Some(first) = first {
-                first.forward.replicas = Some(replicas);
-            }
-        }
+        let plan = self.choose(&holders, resource, By::Holder(holder))?;
         Ok((Rule::ClusterScoped, plan))
     }
 
@@ -84,13 +81,16 @@ impl Merged<'_> {
     }
 
     fn candidates(&self, clusters: &[&str], resource: &ResourceRequest) -> Result<Vec<Candidate>, Refusal> {
-        let candidate = |cluster: &&str| -> Result<Candidate, Refusal> {
-            let forward = self.route.whatever_state(cluster, Rewrite::default())?;
-            let held = self.route.cordon_of(&forward);
-            let forward: Forward = self.limit(forward, resource, None)?;
-            Ok(Candidate { forward, held })
-        };
-        clusters.iter().map(candidate).collect()
+        let candidates = clusters.iter().map(|cluster| self.limit_candidate(cluster, resource));
+        candidates.collect()
+    }
+
+    /// A member that has the object, or may, with what the limits demand.
+    pub(super) fn limit_candidate(&self, cluster: &str, resource: &ResourceRequest) -> Result<Candidate, Refusal> {
+        let forward = self.route.whatever_state(cluster, Rewrite::default())?;
+        let held = self.route.cordon_of(&forward);
+        let forward: Forward = self.limit(forward, resource, None)?;
+        Ok(Candidate { forward, held })
     }
 
     /// No API server deletes over all namespaces, and of what has none each member deletes its own.

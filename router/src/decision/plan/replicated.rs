@@ -3,10 +3,12 @@
 //! The primary decides about a write. What it made of it is applied to the others afterwards, by `fanout::replicate`; a deletion
 //! goes to each member that has the object. Pure: which members these are is said here. Caller: `clusterwide`.
 
+use super::choose::{By, Choose, Holder};
 use super::merged::Merged;
-use super::{Candidate, Forward, Refusal, Rewrite, Rule};
+use super::{Candidate, Forward, LabelCheck, Need, Plan, Refusal, Rewrite, Rule, single};
 use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
+use crate::value::snapshot::Enforcement;
 
 /// What follows a write that the primary has carried out.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +54,7 @@ impl Merged<'_> {
         if !writes || !follows || !self.is_replicated(resource) || self.is_dry_run() {
             return None;
         }
-        let others = self.other_members();
+        let others = self.other_members(resource);
         (!others.is_empty()).then(|| {
             Box::new(Replicas {
                 resource: resource.clone(),
@@ -65,21 +67,22 @@ impl Merged<'_> {
         self.route.request.query.first("dryRun").is_some()
     }
 
-    pub(super) fn other_members(&self) -> Vec<Replica> {
+    pub(super) fn other_members(&self, resource: &ResourceRequest) -> Vec<Replica> {
         let primary = &*self.shard.primary_cluster;
         let others = self.holders().filter(|cluster| *cluster != primary);
         let others = others.map(|cluster| Replica {
             cluster: cluster.to_owned(),
-            way: self.way(cluster),
+            way: self.way(cluster, resource),
         });
         others.collect()
     }
 
-    fn way(&self, cluster: &str) -> Way {
+    fn way(&self, cluster: &str, resource: &ResourceRequest) -> Way {
         match self.route.whatever_state(cluster, Rewrite::default()) {
             Ok(mut forward) => {
                 let held = self.route.cordon_of(&forward);
-                forward.needs.retain(|need| matches!(need, super::Need::Access(_)));
+                forward.needs.retain(|need| matches!(need, Need::Access(_)));
+                forward.needs.extend(self.copy_is_ours(resource));
                 Way::Open(Box::new(Candidate { forward, held }))
             }
             Err(Refusal {
@@ -90,11 +93,46 @@ impl Merged<'_> {
         }
     }
 
+    /// What the limits demand of a copy that is there already. What it becomes is the primary's object, which was judged.
+    fn copy_is_ours(&self, resource: &ResourceRequest) -> Option<Need> {
+        let enforced = self.shard.enforcement == Enforcement::Enforce;
+        let selector = self.limits(resource, None).filter(|_| enforced)?;
+        Some(Need::Labels(LabelCheck {
+            path: resource.object_path(),
+            selector,
+            connects: false,
+            object: single::describe(resource),
+            shard: self.shard.config.to_string(),
+        }))
+    }
+
+    /// A write of one object that is there: the primary decides if it has it, whoever else cannot be asked. What it has not may be
+    /// one other's own.
+    pub(super) fn write_replicated(&self, resource: &ResourceRequest, mut holder: Holder) -> Result<Plan, Refusal> {
+        let mut primary = self.limit_candidate(&self.shard.primary_cluster, resource)?;
+        primary.forward.replicas = self.replicas(resource);
+        let mut candidates = vec![primary];
+        for Replica { cluster, way } in self.other_members(resource) {
+            match way {
+                Way::Open(_) => candidates.push(self.limit_candidate(&cluster, resource)?),
+                // The caller has nothing there.
+                Way::Closed(_) => {}
+                Way::Unknown(fault) => holder.unasked = holder.unasked.or(Some(fault)),
+            }
+        }
+        let asks_nobody = holder.unasked.is_none() && candidates.len() == 1;
+        if asks_nobody && candidates.iter().all(|one| one.held.is_none()) {
+            return Ok(candidates.swap_remove(0).forward.into());
+        }
+        let by = By::Holder(holder);
+        Ok(Plan::Choose(Box::new(Choose { candidates, by })))
+    }
+
     /// A deletion: of each member's own object of the name, or of none. The primary comes first.
     pub(super) fn delete_everywhere(&self, resource: &ResourceRequest) -> Result<Vec<Candidate>, Refusal> {
         let mut primary: Forward = self.limited(&self.shard.primary_cluster, resource, None)?;
         let mut parts = Vec::new();
-        for other in self.other_members() {
+        for other in self.other_members(resource) {
             match other.way {
                 Way::Open(candidate) => parts.push(*candidate),
                 Way::Closed(why) => primary.warning = primary.warning.or(Some(why)),

@@ -193,6 +193,7 @@ impl Merged<'_> {
             writes: false,
             one_of: false,
             replicated: false,
+            unasked: None,
         };
         match candidates {
             Ok(candidates) if candidates.len() > 1 => Reviewed::Holder(Box::new(Choose {

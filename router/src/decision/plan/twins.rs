@@ -40,7 +40,7 @@ impl Merged<'_> {
 
     /// Copies that may be on their way out. A member that cannot be asked is told of once the object is made.
     fn copies(&self, resource: &ResourceRequest) -> Option<Need> {
-        let others = self.other_members().into_iter();
+        let others = self.other_members(resource).into_iter();
         let others = others.filter_map(|Replica { way, .. }| match way {
             Way::Open(candidate) => Some(Other::Asked(candidate)),
             Way::Closed(_) | Way::Unknown(_) => None,
@@ -85,26 +85,26 @@ impl Merged<'_> {
     }
 }
 
+/// The refusal while a copy is on its way out: as one API server says it of an object that has finalizers yet.
+pub(crate) fn leaving(resource: &ResourceRequest, name: &str, cluster: &str) -> Fault {
+    let kind = resource.kind();
+    let message =
+        format!("object is being deleted: {kind} {name:?} is being cleaned up in member cluster {cluster} yet");
+    already_exists(resource, name, message)
+}
+
+fn already_exists(resource: &ResourceRequest, name: &str, message: String) -> Fault {
+    Fault::AlreadyExists {
+        message,
+        about: Box::new(AboutObject {
+            group: resource.group.clone(),
+            resource: resource.resource.clone(),
+            name: Some(name.to_owned()),
+        }),
+    }
+}
+
 impl Twins {
-    /// The refusal while a copy is on its way out: as one API server says it of an object that has finalizers yet.
-    pub(crate) fn leaving(&self, name: &str, cluster: &str) -> Fault {
-        let kind = self.resource.kind();
-        let message =
-            format!("object is being deleted: {kind} {name:?} is being cleaned up in member cluster {cluster} yet");
-        self.already_exists(name, message)
-    }
-
-    fn already_exists(&self, name: &str, message: String) -> Fault {
-        Fault::AlreadyExists {
-            message,
-            about: Box::new(AboutObject {
-                group: self.resource.group.clone(),
-                resource: self.resource.resource.clone(),
-                name: Some(name.to_owned()),
-            }),
-        }
-    }
-
     /// Whether it may be made, from what the others have; with a text to warn of where one does not let the caller look.
     pub(crate) fn judge(&self, name: &str, found: &[(String, Finding)]) -> Result<Option<String>, Fault> {
         let kind = self.resource.kind();
@@ -113,7 +113,7 @@ impl Twins {
         }
         if let Some((cluster, _)) = found.iter().find(|(_, finding)| *finding == Finding::Has) {
             let message = format!("{kind} {name:?} already exists in member cluster {cluster}");
-            return Err(self.already_exists(name, message));
+            return Err(already_exists(&self.resource, name, message));
         }
         let unknown = found.iter().find_map(|(_, finding)| match finding {
             Finding::Unknown(fault) => Some(fault.clone()),

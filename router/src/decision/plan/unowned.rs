@@ -121,6 +121,7 @@ impl Merged<'_> {
                 writes: !self.route.request.is_read(),
                 one_of: false,
                 replicated: false,
+                unasked: None,
             },
             lookable,
             blocked,

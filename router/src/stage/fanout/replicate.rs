@@ -245,6 +245,7 @@ impl FanOuts {
             writes: true,
             one_of: false,
             replicated: true,
+            unasked: None,
         };
         let (mut holders, hidden) = self.who_has(&holder, parts, pending).await?;
         let checked = self.preflight.check(&primary.forward, pending, &mut body).await?;

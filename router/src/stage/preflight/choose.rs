@@ -11,6 +11,7 @@ use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::lease;
 use crate::decision::plan::Candidate;
 use crate::decision::plan::choose::{By, Choose, Chosen, Finding, Holder, OtherLease};
+use crate::decision::plan::twins::leaving;
 use crate::decision::plan::{Absent, Forward};
 use crate::resource::upstream::{Body, gather};
 use crate::value::fault::Fault;
@@ -66,9 +67,21 @@ impl Preflight {
         let Some((first, others)) = candidates.split_first() else {
             return Err(Fault::Internal("no member to look in".to_owned()));
         };
-        // The primary decides of what is the same everywhere.
+        // The primary decides of what is the same everywhere. What it would make anew may be on its way out elsewhere.
         if holder.replicated && holder.writes && pending.content_type().is_some_and(media::is_apply) {
-            return Ok((0, None));
+            let makes = self.look(holder, first, pending).await.0 == Finding::HasNot;
+            let leaves = if makes {
+                Box::pin(self.leaves(holder, others.iter(), pending)).await
+            } else {
+                None
+            };
+            return match (leaves, &pending.asked.resource) {
+                (Some(cluster), Some(resource)) => {
+                    let name = resource.name.as_deref().unwrap_or_default();
+                    Err(leaving(resource, name, &cluster))
+                }
+                _ => Ok((0, None)),
+            };
         }
         let look = async |candidate| self.look(holder, candidate, pending).await.0;
         if holder.asks_all() {

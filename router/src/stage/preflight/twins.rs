@@ -1,10 +1,13 @@
 //! Asks the other members for an object of the name that is about to be made in the primary. The rules are `plan::twins`'.
 
+use std::sync::Arc;
+
 use futures::future::join_all;
 
 use super::{MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::plan::choose::{Finding, Holder};
-use crate::decision::plan::{Other, Twins};
+use crate::decision::plan::twins::leaving;
+use crate::decision::plan::{Candidate, Other, Twins};
 use crate::resource::upstream::{Body, gather};
 use crate::value::classify::ResourceRequest;
 use crate::value::fault::Fault;
@@ -43,6 +46,7 @@ impl Preflight {
             writes: true,
             one_of: false,
             replicated: false,
+            unasked: None,
         };
         if twins.replicated {
             return self.none_leaves(twins, &holder, &name, pending).await;
@@ -65,17 +69,29 @@ impl Preflight {
         name: &str,
         pending: Pending<'_>,
     ) -> Result<Option<String>, Fault> {
-        let look = async |other: &Other| {
-            let Other::Asked(candidate) = other else { return None };
+        let asked = twins.others.iter().filter_map(|other| match other {
+            Other::Asked(candidate) => Some(&**candidate),
+            Other::Closed(_) => None,
+        });
+        match self.leaves(holder, asked, pending).await {
+            Some(cluster) => Err(leaving(&twins.resource, name, &cluster)),
+            None => Ok(None),
+        }
+    }
+
+    /// The first member whose copy of an object is on its way out, as far as they say.
+    pub(super) async fn leaves<'c>(
+        &self,
+        holder: &Holder,
+        candidates: impl Iterator<Item = &'c Candidate>,
+        pending: Pending<'_>,
+    ) -> Option<Arc<str>> {
+        let look = async |candidate: &'c Candidate| {
             let (_, body) = self.look(holder, candidate, pending).await;
             let bytes = gather(body, MAX_METADATA_BYTES).await.ok()?;
             let leaves = object::metadata(&bytes).ok()?.deletion_timestamp.is_some();
             leaves.then(|| candidate.forward.target.cluster.clone())
         };
-        let leaving = join_all(twins.others.iter().map(look)).await;
-        match leaving.into_iter().flatten().next() {
-            Some(cluster) => Err(twins.leaving(name, &cluster)),
-            None => Ok(None),
-        }
+        join_all(candidates.map(look)).await.into_iter().flatten().next()
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::decision::plan::Other;
+use crate::decision::plan::choose::Finding;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -99,6 +100,15 @@ fn a_member_that_does_not_let_the_caller_in_is_told_and_holds_up_nothing() {
         panic!("it is the primary's")
     };
     assert_eq!(copied_to(&made), [("west".to_owned(), false)]);
+    for verb in ["PUT", "PATCH"] {
+        let Plan::Forward(changed) = planned(&world, &format!("{verb} {DEFINITIONS}/cs.a.b")) else {
+            panic!("{verb}: it is the primary's")
+        };
+        assert_eq!(
+            (&*changed.target.cluster, copied_to(&changed)),
+            ("east", vec![("west".to_owned(), false)])
+        );
+    }
     let Plan::Forward(deleted) = planned(&world, &format!("DELETE {DEFINITIONS}/cs.a.b")) else {
         panic!("the primary's alone")
     };
@@ -107,4 +117,68 @@ fn a_member_that_does_not_let_the_caller_in_is_told_and_holds_up_nothing() {
         warning.contains("west") && warning.contains("portolanctl allow"),
         "{warning}"
     );
+}
+
+#[test]
+fn a_member_that_is_not_known_holds_up_no_write_of_what_the_primary_has() {
+    let mut world = world(|_| {});
+    std::sync::Arc::make_mut(&mut world.snapshot.identities).remove("west");
+    for verb in ["PUT", "PATCH"] {
+        let Plan::Choose(choose) = planned(&world, &format!("{verb} {DEFINITIONS}/cs.a.b")) else {
+            panic!("{verb}: who has it?")
+        };
+        let By::Holder(holder) = &choose.by else {
+            panic!("the one that has it")
+        };
+        let copied: Vec<_> = choose.candidates.iter().map(|one| copied_to(&one.forward)).collect();
+        assert_eq!(copied, [vec![("west".to_owned(), false)]], "{verb}");
+        assert_eq!(holder.choose(&[Finding::Has]), Ok((0, None)));
+        // It may be there, and nowhere else.
+        let unknown = holder.choose(&[Finding::HasNot]);
+        assert!(
+            matches!(unknown, Err(Fault::Unavailable { sent: false, .. })),
+            "{unknown:?}"
+        );
+    }
+}
+
+#[test]
+fn no_copy_outside_the_limits_is_written() {
+    let mut shard = two();
+    shard.rules.replicated = vec![v1::ReplicatedKind {
+        group: "apiextensions.k8s.io".into(),
+        resource: "customresourcedefinitions".into(),
+    }];
+    shard.rules.limits = vec![limit("apiextensions.k8s.io", "customresourcedefinitions", "team=a")];
+    let world = World::of(vec!["ops/blue".into()], Some(shard), |_| {});
+    let looks = |forward: &Forward| {
+        let labels = forward.needs.iter().filter_map(|need| match need {
+            Need::Labels(check) => Some(check.selector.to_string()),
+            _ => None,
+        });
+        labels.collect::<Vec<_>>()
+    };
+    let Plan::DeleteEach(parts) = planned(&world, &format!("DELETE {DEFINITIONS}/cs.a.b")) else {
+        panic!("each deletes its own")
+    };
+    for part in &parts {
+        assert_eq!(looks(&part.forward), ["team=a"], "{}", part.forward.target.cluster);
+    }
+    for request in ["POST", "PUT", "PATCH"] {
+        let path = if request == "POST" {
+            DEFINITIONS.to_owned()
+        } else {
+            format!("{DEFINITIONS}/cs.a.b")
+        };
+        let forward = match planned(&world, &format!("{request} {path}")) {
+            Plan::Forward(forward) => *forward,
+            Plan::Choose(mut choose) => choose.candidates.swap_remove(0).forward,
+            other => panic!("{request}: {other:?}"),
+        };
+        let replicas = forward.replicas.unwrap();
+        let [Way::Open(copy)] = replicas.others.iter().map(|other| &other.way).collect::<Vec<_>>()[..] else {
+            panic!("{request}: west is open")
+        };
+        assert_eq!(looks(&copy.forward), ["team=a"], "{request}");
+    }
 }
