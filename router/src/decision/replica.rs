@@ -77,9 +77,8 @@ pub(crate) struct Deletion {
 }
 
 impl Deletion {
-    /// Reads the query, or the body where there is one, as API servers do. 400 or 415 for one that cannot be read.
+    /// Reads the query, or the body alone where there is one, as API servers do. 400 or 415 for one that cannot be read.
     pub(crate) fn of(query: &Query, content_type: Option<&str>, body: &[u8]) -> Result<Self, Fault> {
-        let dry_run = query.first("dryRun").is_some();
         let read = if body.is_empty() {
             of_query(query)
         } else if Encoding::required(content_type)? == Encoding::Protobuf {
@@ -91,7 +90,7 @@ impl Deletion {
             body.as_object().cloned().unwrap_or_default()
         };
         let says_so = read.get("dryRun").and_then(Value::as_array);
-        let dry_run = dry_run || says_so.is_some_and(|dry_run| !dry_run.is_empty());
+        let dry_run = says_so.is_some_and(|dry_run| !dry_run.is_empty());
         let kept = ["gracePeriodSeconds", "orphanDependents", "propagationPolicy"];
         let options = read.into_iter().filter(|(key, _)| kept.contains(&key.as_str()));
         Ok(Self {
@@ -123,6 +122,8 @@ fn of_query(query: &Query) -> Map<String, Value> {
         .first("orphanDependents")
         .and_then(|text| text.parse::<bool>().ok());
     options.extend(orphan.map(|orphan| ("orphanDependents".to_owned(), json!(orphan))));
+    let dry_run = query.first("dryRun");
+    options.extend(dry_run.map(|dry_run| ("dryRun".to_owned(), json!([dry_run]))));
     options
 }
 
@@ -215,6 +216,8 @@ mod tests {
         assert_eq!((by_protobuf.of_uid("there"), by_protobuf.dry_run), (orphans, true));
         assert!(deletion("dryRun=All", None, b"").dry_run);
         assert!(deletion("", None, br#"{"dryRun": ["All"]}"#).dry_run);
+        // The primary reads nothing but the body then, and deletes.
+        assert!(!deletion("dryRun=All", None, b"{}").dry_run);
         let refused = Deletion::of(&Query::new(None), Some("application/cbor"), b"x");
         assert!(matches!(refused, Err(Fault::UnsupportedMediaType(_))), "{refused:?}");
     }
