@@ -163,8 +163,8 @@ pub(crate) struct Edge {
     grants: Grants,
     /// Whom members have authenticated for callers.
     authenticated: Authenticated,
-    /// Copies in members that were away.
-    lagging: Lagging,
+    /// Copies that are not known to be what the primary has.
+    lagging: Arc<Lagging>,
 }
 
 /// What a request has become when its answer's head is known.
@@ -210,6 +210,7 @@ impl Edge {
             young: YoungKinds::default(),
             ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
         });
+        let lagging = Lagging::new(parts.open.metrics.replicas_behind.clone());
         Arc::new(Self {
             parts,
             replanner,
@@ -217,7 +218,7 @@ impl Edge {
             fanouts,
             grants: Grants::default(),
             authenticated: Authenticated::default(),
-            lagging: Lagging::default(),
+            lagging,
         })
     }
 

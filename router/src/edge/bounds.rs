@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::request::Parts;
 use portolan_crds::duration::parse_duration;
+use tokio::time::Instant;
 
 use super::MAX_HEAD_BYTES;
 use crate::value::classify::{ApiRequest, Verb};
@@ -12,6 +13,8 @@ use crate::value::fault::Fault;
 
 /// Added to a `timeout` that the client asks for: the member's own answer about it is to come first.
 pub(super) const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
+/// Of an answer's way to its client.
+const SPARED: Duration = Duration::from_millis(500);
 /// Of the headers of a watch of several members.
 const MAX_KEPT_BYTES: usize = 64 << 10;
 /// Longest `timeout` that a client may ask for.
@@ -19,13 +22,26 @@ const MAX_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// The client's own `timeout`, as an API server takes it, else the default.
 pub(super) fn timeout(asked: &ApiRequest, default: Duration) -> Duration {
+    wanted(asked).map_or(default, |wanted| wanted.min(MAX_TIMEOUT) + TIMEOUT_GRACE)
+}
+
+/// Until when what follows a write may keep its answer: its client has it before its own time-out ends.
+pub(super) fn patience(asked: &ApiRequest, deadline: Instant) -> Instant {
+    let grace = if wanted(asked).is_some() {
+        TIMEOUT_GRACE
+    } else {
+        Duration::ZERO
+    };
+    deadline.checked_sub(SPARED + grace).unwrap_or(deadline)
+}
+
+/// What the client asks for; zero is none, as for an API server.
+fn wanted(asked: &ApiRequest) -> Option<Duration> {
     let wanted = asked
         .query
         .first("timeout")
         .and_then(|value| parse_duration(&value).ok());
-    // Zero is none, as for an API server.
-    let wanted = wanted.filter(|wanted| !wanted.is_zero());
-    wanted.map_or(default, |wanted| wanted.min(MAX_TIMEOUT) + TIMEOUT_GRACE)
+    wanted.filter(|wanted| !wanted.is_zero())
 }
 
 /// Heads are read up to twice the bound; what is beyond that hyper and h2 refuse without a Status.

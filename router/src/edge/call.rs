@@ -246,7 +246,6 @@ impl Call<'_> {
         mut admitted: Admitted,
         mut body: Body,
     ) -> Result<Served, Fault> {
-        let edge = &self.edge.parts;
         let replicated = self.checked(&mut forward, &request, &mut body).await?;
         admitted.asked(&body);
         let Identified {
@@ -279,11 +278,12 @@ impl Call<'_> {
             replanner: Some(replanner.clone()),
             running: false,
         };
-        let Dispatched { response, seat, tunnel } = edge.dispatcher.dispatch(leg, head, body).await?;
-        let mut response = after.answered(edge, response).await?;
-        if let Some(replicated) = replicated {
-            response = Box::pin(replicated.answered(self.edge, response)).await;
-        }
+        let sent = self.edge.sent((leg, head, body), after, replicated).await?;
+        let Dispatched {
+            mut response,
+            seat,
+            tunnel,
+        } = sent;
         if let Some(injection) = injection.filter(|_| watch) {
             response = injection.whole(response);
         }
@@ -313,10 +313,10 @@ impl Call<'_> {
             let warning = checked.map_err(|fault| not_yet(&request.asked, fault))?;
             forward.warning = forward.warning.take().or(warning);
         }
-        Ok(match Replicated::of(forward, pending, body) {
-            Some(replicated) => Some(Box::pin(replicated.with_versions(self.edge)).await),
-            None => None,
-        })
+        if forward.replicas.is_none() {
+            return Ok(None);
+        }
+        Box::pin(Replicated::of(self.edge, forward, pending, body)).await
     }
 
     /// For what is asked before the request itself.

@@ -109,6 +109,15 @@ impl Operators {
 
     /// Replica `a` is held by these policies from now on, `b` by none.
     pub(crate) fn hold(&self, policies: &[&str]) {
+        self.are(policies, &[]);
+    }
+
+    /// The shard is limited so from now on.
+    pub(crate) fn limit(&self, limits: &[v1::Limit]) {
+        self.are(&[], limits);
+    }
+
+    fn are(&self, policies: &[&str], limits: &[v1::Limit]) {
         let grant = |cluster: &String| told::MemberGrant {
             cluster: cluster.clone(),
             namespaces: vec![v1::NamespaceGrant {
@@ -134,6 +143,8 @@ impl Operators {
                     label_prefix: "ctrlmesh.kusionstack.io/".to_owned(),
                     explicit_view: true,
                     leader_election_name: "leader".to_owned(),
+                    limits: limits.to_vec(),
+                    enforcement: v1::Enforcement::Enforce.into(),
                     replicated: vec![v1::ReplicatedKind {
                         group: "apiextensions.k8s.io".to_owned(),
                         resource: "customresourcedefinitions".to_owned(),

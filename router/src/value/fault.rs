@@ -319,6 +319,15 @@ impl Fault {
         }
     }
 
+    /// Whether bytes of the request may have left, so that it may have run.
+    pub(crate) fn may_have_run(&self) -> bool {
+        match self {
+            Self::Unavailable { sent, .. } | Self::Timeout { sent, .. } => *sent,
+            Self::BadGateway { .. } | Self::Members(_) | Self::Internal(_) => true,
+            _ => false,
+        }
+    }
+
     /// Seconds for `Retry-After`. `None` whenever something was sent: clients resend any verb on 429 and 5xx that has it.
     /// `None` also where the hub is to decide and is away, and where a member is away: client-go would repeat the request ten times in the worker's own time, and an
     /// operator with one worker stand still for the members that are well. Its own back-off per object does better.

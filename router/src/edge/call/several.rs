@@ -16,17 +16,16 @@ impl Call<'_> {
         admitted: Admitted,
         body: Body,
     ) -> Result<Served, Fault> {
-        let fanouts = &self.edge.fanouts;
         let pending = self.pending(request);
         let answer = match parts.first() {
             // One object, which each of them may have.
             Some(primary) if request.asked.verb == Verb::Delete => {
                 let headers = &request.head.headers;
                 let after = After::of(&request.caller, &request.asked, headers, &primary.forward);
-                let deleted = fanouts.delete_everywhere(parts, pending, body).await?;
+                let deleted = Box::pin(self.edge.delete_everywhere(parts, pending, body)).await?;
                 after.answered(&self.edge.parts, deleted).await?
             }
-            _ => fanouts.delete_each(parts, pending, body).await?,
+            _ => self.edge.fanouts.delete_each(parts, pending, body).await?,
         };
         Ok(Served {
             deadline: Some(request.deadline),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -30,7 +31,9 @@ const EXPIRED: [&str; 9] = [
 ];
 
 /// What becomes of copies in other members; see `replicate`.
-const REPLICAS: [&str; 7] = ["applied", "conflict", "refused", "away", "late", "deleted", "unread"];
+const REPLICAS: [&str; 10] = [
+    "applied", "conflict", "refused", "unseen", "away", "late", "leaving", "gone", "deleted", "unread",
+];
 
 /// All values are words of this program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -69,6 +72,8 @@ pub(crate) struct FanOutMetrics {
     collisions: Counter,
     foreign: Family<ClusterLabels, Counter>,
     replicas: Family<OutcomeLabels, Counter>,
+    /// Set by whoever remembers them.
+    pub(crate) replicas_behind: Gauge,
 }
 
 impl Default for FanOutMetrics {
@@ -85,6 +90,7 @@ impl Default for FanOutMetrics {
             collisions: Counter::default(),
             foreign: Family::default(),
             replicas: Family::default(),
+            replicas_behind: Gauge::default(),
         }
     }
 }
@@ -112,6 +118,8 @@ impl FanOutMetrics {
         registry.register("foreign_objects", help, self.foreign.clone());
         let help = "Copies of objects of replicated kinds that members were to be brought to, by how that ended";
         registry.register("replicas", help, self.replicas.clone());
+        let help = "Objects of replicated kinds whose copies are not known to be what the primary has";
+        registry.register("replicas_behind", help, self.replicas_behind.clone());
         // Known before they happen: the first one counts as an increase.
         for outcome in ["seen", "late"] {
             drop(self.fence_outcomes.get_or_create(&OutcomeLabels { outcome }));

@@ -1,10 +1,10 @@
 //! Objects of replicated kinds in the members beside the primary (`docs/semantics.md#replicated-kinds`).
 //!
 //! What the primary has after a write is read there and applied to the others by server-side apply, as the same caller and without
-//! force, and compared with the primary's once more: of two writers the last one wins everywhere. A deletion goes to each member
-//! by the uid that the object has there, once all of them have said whether they have it. Which members these are is the plan's,
+//! force, and compared with the primary's once more: of two writers the last one wins everywhere. Which members these are is the plan's,
 //! what is applied `decision::replica`'s. Caller: `edge`, before the client has the primary's answer.
 
+pub(crate) mod deletion;
 pub(crate) mod stored;
 
 use std::time::Duration;
@@ -17,25 +17,23 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::FanOuts;
-use crate::decision::plan::choose::{Finding, Holder};
-use crate::decision::plan::{Candidate, Forward, Replica, Replicas, Way};
-use crate::decision::replica::{self, Deletion, Service};
+use crate::decision::plan::{Candidate, Forward, Need, Replica, Replicas, Way};
+use crate::decision::replica::{self, Service};
 use crate::decision::rewrite;
-use crate::resource::upstream::{Body, gather, gather_request};
+use crate::resource::upstream::{Body, gather};
 use crate::stage::dispatch::{Dispatched, Leg};
 use crate::stage::preflight::Pending;
 use crate::value::classify::{ApiRequest, Query, ResourceRequest, Verb};
 use crate::value::fault::Fault;
-use crate::value::media;
 use crate::value::object::{self, message_of};
 
 /// For all that follows a write, and for the other members to serve a definition: its client waits for the answer.
-const WITHIN: Duration = Duration::from_secs(10);
-/// Before the deadline of the request itself, so that its answer is had all the same.
-const SPARED: Duration = Duration::from_millis(500);
-/// Between two looks whether a definition is served. Members take a tenth of a second or two.
+pub(crate) const WITHIN: Duration = Duration::from_secs(10);
+/// Between two looks whether a definition is served, and half as much again after each. Members take a tenth of a second or two.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
-/// Who owns the fields of the copies, in the members' `managedFields`.
+const LONGEST_LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Who owns the fields of the copies, in the members' `managedFields`: this, and the name of the primary. So shards with another
+/// primary do not take fields from each other without a conflict.
 const MANAGER: &str = "portolan-replica";
 const APPLY: HeaderValue = HeaderValue::from_static("application/apply-patch+yaml");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -71,7 +69,7 @@ impl FanOuts {
         (name, is_new): (&str, bool),
         pending: Pending<'_>,
     ) -> Vec<Behind> {
-        let until = (pending.deadline - SPARED).min(Instant::now() + WITHIN);
+        let until = pending.deadline.min(Instant::now() + WITHIN);
         let resource = ResourceRequest {
             name: Some(name.to_owned()),
             ..replicas.resource.clone()
@@ -176,19 +174,19 @@ impl FanOuts {
             return Err(behind("away", held.clone()));
         }
         let pending = copies.pending;
-        let allowed = self.preflight.access(pending.caller, &candidate.forward);
-        allowed.await.map_err(|fault| match fault {
+        self.is_ours(candidate, copies).await.map_err(|fault| match fault {
             Fault::Forbidden(why) => behind("refused", why),
             other => away(other),
         })?;
-        let asked = copies.request(Method::PATCH, Some(&format!("fieldManager={MANAGER}")));
+        let manager = format!("fieldManager={MANAGER}-{}", copies.primary.target.cluster);
+        let asked = copies.request(Method::PATCH, Some(&manager));
         let sent = self.send(&candidate.forward, (asked, APPLY, object), pending);
         let (status, body) = sent.await.map_err(away)?;
         let said = || message_of(&body).unwrap_or_else(|| status.to_string());
         if status.is_success() {
             let leaves = object::metadata(&body).is_ok_and(|meta| meta.deletion_timestamp.is_some());
             return if leaves {
-                Err(behind("deleted", "its copy is being deleted there".to_owned()))
+                Err(behind("leaving", "its copy is being deleted there".to_owned()))
             } else {
                 Ok(())
             };
@@ -198,6 +196,20 @@ impl FanOuts {
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => behind("away", said()),
             _ => behind("refused", said()),
         })
+    }
+
+    /// Whether the caller may be served by the member, and the copy that is there is the shard's.
+    async fn is_ours(&self, candidate: &Candidate, copies: &Copies<'_>) -> Result<(), Fault> {
+        let mut forward = candidate.forward.clone();
+        for need in &mut forward.needs {
+            if let Need::Labels(check) = need {
+                // A create has its name in the body.
+                check.path.clone_from(&copies.path);
+            }
+        }
+        let mut nothing = Body::Empty;
+        let checked = self.preflight.check(&forward, copies.pending, &mut nothing);
+        checked.await.map(drop)
     }
 
     /// Waits until a member serves what its copy defines, if it defines anything.
@@ -211,130 +223,33 @@ impl FanOuts {
             reason,
             message,
         };
+        let mut pause = LOOK_PAUSE;
         loop {
             let asked = self.preflight.object(&candidate.forward, &copies.path, copies.pending);
-            let (_, bytes) = asked.await.map_err(|fault| behind("late", fault.to_string()))?;
-            match serde_json::from_slice(&bytes).map_or(Service::Waits, |read: Value| replica::service(&read)) {
+            let (status, bytes) = asked.await.map_err(|fault| behind("late", fault.to_string()))?;
+            let service = match status {
+                StatusCode::OK => {
+                    serde_json::from_slice(&bytes).map_or(Service::Waits, |read: Value| replica::service(&read))
+                }
+                StatusCode::NOT_FOUND => return Err(behind("gone", "its copy was deleted there meanwhile".to_owned())),
+                StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
+                    let said = message_of(&bytes).unwrap_or_else(|| status.to_string());
+                    return Err(behind("unseen", said));
+                }
+                _ => Service::Waits,
+            };
+            match service {
                 Service::Served => return Ok(()),
                 Service::Never(why) => return Err(behind("refused", why)),
                 Service::Waits if Instant::now() >= copies.pending.deadline => {
                     return Err(behind("late", "it is not established there yet".to_owned()));
                 }
-                Service::Waits => sleep(LOOK_PAUSE).await,
-            }
-        }
-    }
-
-    /// Deletes the object in each member that has it, or in none while one that may have it cannot be asked. The answer is the
-    /// primary's, or that of the first who has it. `parts`: the primary first.
-    pub(crate) async fn delete_everywhere(
-        &self,
-        parts: &[Candidate],
-        pending: Pending<'_>,
-        mut body: Body,
-    ) -> Result<Response<Body>, Fault> {
-        let Some(resource) = &pending.asked.resource else {
-            return Err(Fault::Internal("a deletion of no object".to_owned()));
-        };
-        let Some(primary) = parts.first() else {
-            return Err(Fault::Internal("a deletion in no member".to_owned()));
-        };
-        let holder = Holder {
-            path: resource.object_path(),
-            object: format!("{} {}", resource.kind(), resource.name.as_deref().unwrap_or_default()),
-            writes: true,
-            one_of: false,
-            replicated: true,
-            unasked: None,
-        };
-        let (mut holders, hidden) = self.who_has(&holder, parts, pending).await?;
-        let checked = self.preflight.check(&primary.forward, pending, &mut body).await?;
-        let body = gather_request(&mut body).await?;
-        let content_type = media::content_type(&pending.head.headers);
-        let deletion = Deletion::of(&pending.asked.query, content_type, &body)?;
-        let first = if holders.is_empty() {
-            // It says so itself.
-            primary
-        } else {
-            holders.remove(0).0
-        };
-        let Dispatched { mut response, seat, .. } = self.delete_first(first, pending, body).await?;
-        let mut warnings: Vec<String> = hidden.into_iter().chain(checked).collect();
-        if response.status().is_success() && !deletion.dry_run {
-            let copies = Copies {
-                primary: &primary.forward,
-                resource,
-                path: holder.path.clone(),
-                pending,
-            };
-            let deleted = holders
-                .iter()
-                .map(|(part, uid)| self.delete_copy(&copies, part, deletion.of_uid(uid)));
-            warnings.extend(join_all(deleted).await.into_iter().flatten());
-        }
-        warn(&mut response, &warnings);
-        if let Body::Member(stream) = response.body_mut() {
-            stream.hold(seat);
-        }
-        Ok(response)
-    }
-
-    /// Who has the object, in their order, each with its uid there; and what is to be told of those who do not let the caller look.
-    async fn who_has<'c>(
-        &self,
-        holder: &Holder,
-        parts: &'c [Candidate],
-        pending: Pending<'_>,
-    ) -> Result<(Vec<(&'c Candidate, String)>, Vec<String>), Fault> {
-        let looks = parts.iter().map(|part| self.preflight.look(holder, part, pending));
-        let (mut holders, mut hidden) = (Vec::new(), Vec::new());
-        for (index, (part, (finding, body))) in parts.iter().zip(join_all(looks).await).enumerate() {
-            let cluster = &part.forward.target.cluster;
-            let unknown = |why: &str| {
-                part.forward
-                    .unavailable(format!("nothing is deleted in any member: {why}"))
-            };
-            match finding {
-                Finding::Has => {
-                    let bytes = gather(body, MAX_ANSWER_BYTES).await;
-                    let bytes = bytes.map_err(|error| unknown(&error.to_string()))?;
-                    let uid = object::metadata(&bytes).ok().and_then(|meta| meta.uid);
-                    let uid = uid.ok_or_else(|| unknown(&format!("{cluster} does not say of which uid it is")))?;
-                    holders.push((part, uid));
+                Service::Waits => {
+                    sleep(pause).await;
+                    pause = (pause * 3 / 2).min(LONGEST_LOOK_PAUSE);
                 }
-                Finding::HasNot => {}
-                // The primary answers the deletion itself.
-                Finding::Forbidden if index == 0 => holders.push((part, String::new())),
-                Finding::Forbidden => hidden.push(format!(
-                    "whether {} is in member cluster {cluster} is not known: it does not let this caller get it",
-                    holder.object
-                )),
-                Finding::Unknown(fault) => return Err(unknown(&fault.to_string())),
             }
         }
-        Ok((holders, hidden))
-    }
-
-    async fn delete_first(&self, part: &Candidate, pending: Pending<'_>, body: Bytes) -> Result<Dispatched, Fault> {
-        let leg = self.leg(part.forward.clone(), pending.asked.clone(), pending);
-        self.dispatcher
-            .dispatch(leg, pending.head.clone(), Body::from(body))
-            .await
-    }
-
-    /// A text to warn of, if a copy stays.
-    async fn delete_copy(&self, copies: &Copies<'_>, part: &Candidate, options: Value) -> Option<String> {
-        let asked = copies.request(Method::DELETE, None);
-        let body = Bytes::from(options.to_string());
-        let why = match self.send(&part.forward, (asked, JSON, body), copies.pending).await {
-            Ok((status, _)) if status.is_success() || status == StatusCode::NOT_FOUND => return None,
-            Ok((status, body)) => message_of(&body).unwrap_or_else(|| status.to_string()),
-            Err(fault) => fault.to_string(),
-        };
-        let (cluster, kind) = (&part.forward.target.cluster, copies.resource.kind());
-        Some(format!(
-            "the copy of this object ({kind}) in member cluster {cluster} was not deleted: {why}"
-        ))
     }
 
     /// Sends a request of the router's own making, as the caller, and reads its answer.
@@ -344,10 +259,9 @@ impl FanOuts {
         (asked, content_type, body): (ApiRequest, HeaderValue, Bytes),
         pending: Pending<'_>,
     ) -> Result<(StatusCode, Bytes), Fault> {
-        let forward = Forward {
-            needs: Vec::new(),
-            ..forward.clone()
-        };
+        let mut forward = forward.clone();
+        // Asked already; that it is asked is compared with the plan of the moment in which it leaves.
+        forward.needs.retain(|need| matches!(need, Need::Labels(_)));
         let (mut head, ()) = Request::new(()).into_parts();
         head.method = asked.method.clone();
         head.headers.insert(CONTENT_TYPE, content_type);
@@ -421,12 +335,21 @@ fn fail(others: &[Replica], reason: &'static str, message: &str) -> Vec<Result<(
 impl Behind {
     /// Whether it may be well by itself: the member comes back.
     pub(crate) fn may_pass(&self) -> bool {
-        ["away", "late", "unread"].contains(&self.reason)
+        ["away", "late", "unread", "leaving", "gone"].contains(&self.reason)
     }
 
     /// For the client that wrote the object.
     pub(crate) fn warning(&self, kind: &str, name: &str) -> String {
-        let Self { cluster, message, .. } = self;
+        let Self {
+            cluster,
+            message,
+            reason,
+        } = self;
+        if *reason == "unseen" {
+            return format!(
+                "{kind} {name} was applied to member cluster {cluster}, and whether it is served there is not known: {message}"
+            );
+        }
         format!("{kind} {name} in member cluster {cluster} is not what the primary has: {message}")
     }
 }

@@ -37,7 +37,7 @@ const EXTRA_KEY: &AsciiSet = &{
 };
 
 /// The user a request is to run as.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Impersonation {
     /// User name; never empty.
     pub(crate) user: String,

@@ -15,6 +15,7 @@ use crate::decision::plan::{Forward, Replica, Replicas, Way};
 use crate::stage::fanout::FanOuts;
 use crate::stage::preflight::Pending;
 use crate::value::classify::ResourceRequest;
+use crate::value::fault::Fault;
 use crate::value::object::message_of;
 
 const MERGE: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
@@ -39,6 +40,15 @@ fn kept(copy: &Value, removed: &StoredVersions) -> Option<Vec<String>> {
         .cloned()
         .collect();
     (kept.len() < has.len() && !kept.is_empty()).then_some(kept)
+}
+
+/// That what a write takes out at the primary may stay in a member.
+pub(crate) fn unread(other: &Replica, why: &str) -> Behind {
+    Behind {
+        cluster: other.cluster.clone(),
+        reason: "unread",
+        message: format!("what was taken out of its storedVersions may be there yet: {why}"),
+    }
 }
 
 impl FanOuts {
@@ -71,7 +81,8 @@ impl FanOuts {
             ..pending
         };
         let Some(now) = self.stored_versions(primary, replicas, pending).await else {
-            return Vec::new();
+            let why = "what the primary stores now cannot be read";
+            return replicas.others.iter().map(|other| unread(other, why)).collect();
         };
         let removed: StoredVersions = before.difference(&now).cloned().collect();
         if removed.is_empty() {
@@ -109,8 +120,11 @@ impl FanOuts {
         if let Some(held) = &candidate.held {
             return Err(behind("away", held));
         }
-        let allowed = self.preflight.access(copies.pending.caller, &candidate.forward).await;
-        allowed.map_err(|fault| behind("refused", &fault.to_string()))?;
+        let allowed = self.is_ours(candidate, copies).await;
+        allowed.map_err(|fault| match fault {
+            Fault::Forbidden(why) => behind("refused", &why),
+            other => behind("away", &other.to_string()),
+        })?;
         let mut last = String::new();
         for _ in 0..ATTEMPTS {
             let read = self
@@ -144,10 +158,13 @@ impl FanOuts {
             match status {
                 status if status.is_success() => return Ok(()),
                 StatusCode::CONFLICT => {}
+                status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                    return Err(behind("away", &last));
+                }
                 _ => return Err(behind("refused", &last)),
             }
         }
-        Err(behind("conflict", &last))
+        Err(behind("late", &last))
     }
 }
 
