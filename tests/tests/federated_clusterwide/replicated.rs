@@ -1,7 +1,7 @@
 //! CustomResourceDefinitions, which every member of a shard has alike.
 
 use http::Method;
-use portolan_testbed::{Fault, eventually};
+use portolan_testbed::{Cluster, Fault, eventually};
 use portolan_tests::door::{Answer, Door, json as json_request, request};
 use portolan_tests::watch::Watch;
 use serde_json::{Value, json};
@@ -293,12 +293,34 @@ async fn nothing_is_made_anew_while_a_copy_is_being_cleaned_up() {
     succeeded(&delete(&door, &path("rods")).await, 200);
 }
 
+/// While the primary has the write and the other member does not: that has it later all the same.
+async fn its_client_goes_away(door: &Door, west: &Cluster) {
+    west.fault(Fault::Blackhole).await.unwrap();
+    let (label, cams) = (json!({"metadata": {"labels": {"lost": "client"}}}), path("cams"));
+    let written = eventually("the primary has it", || async {
+        let there = in_member("east", "cams").await.json();
+        (there["metadata"]["labels"]["lost"] == "client").then_some(())
+    });
+    tokio::select! {
+        answer = merge_patch(door, &cams, &label) => panic!("without the other: {}", answer.message()),
+        () = written => {}
+    }
+    west.fault(Fault::None).await.unwrap();
+    eventually("the other has it", || async {
+        door.get(&path("cams"), &[]).await.unwrap();
+        let there = in_member("west", "cams").await;
+        (there.status == 200 && there.json()["metadata"]["labels"]["lost"] == "client").then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_member_that_is_away_is_told_and_nothing_is_deleted_without_it() {
     let _alone = MEMBERS.write().await;
     let door = door("alike").await;
     succeeded(&door.post(DEFINITIONS, &definition("cams")).await.unwrap(), 201);
     let west = world().await.cluster("west");
+    its_client_goes_away(&door, west).await;
     west.fault(Fault::Reset).await.unwrap();
     let label = json!({"metadata": {"labels": {"made": "meanwhile"}}});
     for written in [
