@@ -135,7 +135,7 @@ impl Call<'_> {
             caller = edge.routing.writing(caller);
         }
         self.connection.is_known();
-        lagging::mend(self.edge, &caller, &routing);
+        lagging::mend(self.edge, &caller, &routing, &asked);
         self.name(&caller);
         let Basis {
             routing,

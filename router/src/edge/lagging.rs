@@ -5,7 +5,7 @@
 //! One router's memory: of two routers the one that sent the write mends it. Callers: `replicated` notes, `call` has mended.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -182,8 +182,14 @@ impl Lagging {
         }
     }
 
-    /// What this caller may mend now; nobody else tries it meanwhile.
-    fn due(self: &Arc<Self>, caller: &Caller, now: Instant) -> Option<(Writing, ApiRequest, StoredVersions)> {
+    /// What this caller may mend now; nobody else tries it meanwhile. Not what is written or deleted at this moment, by whomever, nor
+    /// what is at `but`: it may be about to go.
+    fn due(
+        self: &Arc<Self>,
+        caller: &Caller,
+        but: &str,
+        now: Instant,
+    ) -> Option<(Writing, ApiRequest, StoredVersions)> {
         if self.behind.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -191,10 +197,16 @@ impl Lagging {
         let mut objects = self.objects.lock();
         objects.retain(|_, lag| lag.under_way > 0 || now < lag.since + KEPT);
         self.count(&objects);
-        let is_due = |lag: &Lag| lag.is_behind && lag.under_way == 0 && lag.due <= now;
+        let under_way: HashSet<String> = objects
+            .iter()
+            .filter(|(_, lag)| lag.under_way > 0)
+            .map(|(key, _)| key.path.clone())
+            .collect();
+        let is_due = |lag: &Lag| lag.is_behind && lag.due <= now;
+        let is_free = |key: &Key| key.path != but && !under_way.contains(&key.path);
         let (key, lag) = objects
             .iter_mut()
-            .find(|(key, lag)| key.account == account && is_due(lag))?;
+            .find(|(key, lag)| key.account == account && is_free(key) && is_due(lag))?;
         lag.under_way = 1;
         Some((
             self.writing(key.clone(), lag.said),
@@ -269,13 +281,14 @@ impl Drop for Writing {
     }
 }
 
-/// Mends beside the request what its caller may mend.
-pub(super) fn mend(edge: &Arc<Edge>, caller: &Caller, routing: &Arc<Routing>) {
+/// Mends beside a request what its caller may mend.
+pub(super) fn mend(edge: &Arc<Edge>, caller: &Caller, routing: &Arc<Routing>, beside: &ApiRequest) {
     if edge.lagging.behind.load(Ordering::Relaxed) == 0 {
         return;
     }
+    let but = if beside.is_read() { "" } else { &*beside.path };
     while let Ok(permit) = edge.lagging.running.clone().try_acquire_owned() {
-        let Some((mending, asked, stored)) = edge.lagging.due(caller, Instant::now()) else {
+        let Some((mending, asked, stored)) = edge.lagging.due(caller, but, Instant::now()) else {
             return;
         };
         let (edge, caller, routing) = (edge.clone(), caller.clone(), routing.clone());
@@ -425,7 +438,7 @@ mod tests {
 
     /// What is due, by path.
     fn due(lagging: &Arc<Lagging>, caller: &Caller, now: Instant) -> Option<(Writing, String)> {
-        let (mending, asked, _) = lagging.due(caller, now)?;
+        let (mending, asked, _) = lagging.due(caller, "", now)?;
         Some((mending, asked.path))
     }
 
@@ -488,7 +501,12 @@ mod tests {
         noted(&lagging, &caller, PATH, Outcome::Behind);
         drop(lagging.begins(&caller, (as_bob.clone(), StoredVersions::new()), now));
         let later = now + PAUSE * 2;
-        let both = [lagging.due(&caller, later), lagging.due(&caller, later)].map(|due| due.unwrap().1);
+        assert!(lagging.due(&caller, PATH, later).is_none(), "it may be about to go");
+        let (mending, first, _) = lagging.due(&caller, "", later).unwrap();
+        assert!(lagging.due(&caller, "", later).is_none(), "it is the same object");
+        mending.ends(Outcome::Settled);
+        let (_mending, second, _) = lagging.due(&caller, "", later).unwrap();
+        let both = [first, second];
         assert!(both.contains(&as_bob) && both.contains(&asked(PATH)), "{both:?}");
     }
 

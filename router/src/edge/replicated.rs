@@ -255,11 +255,16 @@ impl Edge {
             cluster: None,
         };
         let permit = self.following(until).await.ok_or_else(busy)?;
+        let deleting = self.deleting(&request);
         let (answer, answered) = oneshot::channel();
         let told = self.told_until(until, permit, |edge| async move {
             let fanouts = &edge.fanouts;
+            let mut outcome = Outcome::Untouched;
             let rest = match fanouts.delete_everywhere(&parts, request.pending(), body).await {
                 Ok((response, rest)) => {
+                    if rest.is_some() {
+                        outcome = Outcome::Settled;
+                    }
                     let staying = rest.as_ref().map(Rest::clusters);
                     let _ = answer.send(Ok((response, staying)));
                     rest
@@ -269,10 +274,14 @@ impl Edge {
                     None
                 }
             };
-            match rest {
+            let warnings = match rest {
                 Some(rest) => fanouts.delete_rest(&rest, request.until(Instant::now() + WITHIN)).await,
                 None => Vec::new(),
+            };
+            if let Some(deleting) = deleting {
+                deleting.ends(outcome);
             }
+            warnings
         });
         let lost = |_| Fault::Internal("the deletion ended without an answer".to_owned());
         let (mut response, staying) = answered.await.map_err(lost)??;
@@ -287,6 +296,14 @@ impl Edge {
             (None, None) => {}
         }
         Ok(response)
+    }
+
+    /// Notes a deletion: nobody brings a copy meanwhile, and none is missed afterwards.
+    fn deleting(&self, request: &Kept) -> Option<Writing> {
+        let resource = request.asked.resource.as_ref()?;
+        let asked = patch_of(&request.asked, resource, resource.name.as_deref()?);
+        let noted = (asked, StoredVersions::new());
+        self.lagging.begins(&request.caller, noted, Instant::now())
     }
 
     /// A place for what follows a write; `None` if none is free until then.

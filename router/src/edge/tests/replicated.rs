@@ -57,8 +57,12 @@ fn follower(code: u16, log: &Log) -> Script {
             let body = read_all(request.into_body()).await;
             let (code, answer) = if patched {
                 let body: Value = serde_json::from_slice(&body).unwrap();
-                log.lock()
-                    .push(json!([asked, body["spec"]["word"], body.get("status")]));
+                log.lock().push(json!([
+                    asked,
+                    body["spec"]["word"],
+                    body["metadata"]["uid"],
+                    body.get("status")
+                ]));
                 (code, json!({"metadata": {}, "message": "\"word\" is another's"}))
             } else {
                 (200, definition("any"))
@@ -88,7 +92,12 @@ async fn patched(words: &'static [&'static str], code: u16) -> (StatusCode, Stri
 }
 
 fn applied(word: &str) -> Value {
-    json!([format!("{DEFINITION}?fieldManager=portolan-replica-east"), word, null])
+    json!([
+        format!("{DEFINITION}?fieldManager=portolan-replica-east"),
+        word,
+        "u",
+        null
+    ])
 }
 
 #[tokio::test]
@@ -312,19 +321,20 @@ async fn who_may_not_look_at_a_copy_does_not_wait_for_it() {
 
 #[tokio::test]
 async fn a_copy_that_was_leaving_is_made_once_it_has_gone() {
-    let log = Log::default();
-    let leaving = member(&log, |asked| match (&asked.method, asked.before) {
-        (&Method::PATCH, 0) => (200, json!({"metadata": {"deletionTimestamp": "2026-01-02T03:04:05Z"}})),
-        _ => (200, definition("first")),
-    });
-    let (operators, _backends) = operators(primary(&["first"]), leaving).await;
-    let answer = patch(&operators, DEFINITION, MERGE, "{}").await;
-    let warning = warning(&answer);
-    assert!(
-        warning.contains("west") && warning.contains("being deleted"),
-        "{warning}"
-    );
-    assert_eq!(words(&until_told(&operators, &log, 2).await), ["first", "first"]);
+    let leaves = json!({"metadata": {"deletionTimestamp": "2026-01-02T03:04:05Z"}});
+    let gone = json!({"message": "uid mismatch: no existing object was found"});
+    for (code, answer, word) in [(200, leaves, "being deleted"), (409, gone, "uid mismatch")] {
+        let log = Log::default();
+        let leaving = member(&log, move |asked| match (&asked.method, asked.before) {
+            (&Method::PATCH, 0) => (code, answer.clone()),
+            _ => (200, definition("first")),
+        });
+        let (operators, _backends) = operators(primary(&["first"]), leaving).await;
+        let answer = patch(&operators, DEFINITION, MERGE, "{}").await;
+        let warning = warning(&answer);
+        assert!(warning.contains("west") && warning.contains(word), "{warning}");
+        assert_eq!(words(&until_told(&operators, &log, 2).await), ["first", "first"]);
+    }
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::FanOuts;
+use crate::decision::plan::choose::{Finding, Holder};
 use crate::decision::plan::{Candidate, Forward, Need, Replica, Replicas, Way};
 use crate::decision::replica::{self, Service};
 use crate::decision::rewrite;
@@ -132,9 +133,8 @@ impl FanOuts {
                 }
                 _ => {}
             }
-            let bytes = Bytes::from(now.to_string());
-            let results = others.iter().map(|other| self.apply(copies, other, bytes.clone()));
-            applied = Some((now, join_all(results).await));
+            let results = join_all(others.iter().map(|other| self.apply(copies, other, &now))).await;
+            applied = Some((now, results));
         }
     }
 
@@ -158,7 +158,8 @@ impl FanOuts {
         }
     }
 
-    async fn apply(&self, copies: &Copies<'_>, other: &Replica, object: Bytes) -> Result<(), Behind> {
+    /// The copy that is there is applied to by its uid: one that is deleted meanwhile is not made anew.
+    async fn apply(&self, copies: &Copies<'_>, other: &Replica, object: &Value) -> Result<(), Behind> {
         let behind = |reason, message: String| Behind {
             cluster: other.cluster.clone(),
             reason,
@@ -178,6 +179,13 @@ impl FanOuts {
             Fault::Forbidden(why) => behind("refused", why),
             other => away(other),
         })?;
+        let mut object = object.clone();
+        let uid = self.uid_of_copy(candidate, copies).await.map_err(away)?;
+        let is_there = uid.is_some();
+        if let Some(uid) = uid {
+            object["metadata"]["uid"] = uid.into();
+        }
+        let object = Bytes::from(object.to_string());
         let manager = format!("fieldManager={MANAGER}-{}", copies.primary.target.cluster);
         let asked = copies.request(Method::PATCH, Some(&manager));
         let sent = self.send(&candidate.forward, (asked, APPLY, object), pending);
@@ -192,10 +200,33 @@ impl FanOuts {
             };
         }
         Err(match status {
+            // That of fields names each of them as a cause.
+            StatusCode::CONFLICT if is_there && !is_of_fields(&body) => behind("gone", said()),
             StatusCode::CONFLICT => behind("conflict", said()),
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => behind("away", said()),
             _ => behind("refused", said()),
         })
+    }
+
+    /// `None` if there is none, or it is not the caller's to see.
+    async fn uid_of_copy(&self, candidate: &Candidate, copies: &Copies<'_>) -> Result<Option<String>, Fault> {
+        let holder = Holder {
+            path: copies.path.clone(),
+            object: copies.resource.kind(),
+            writes: true,
+            one_of: false,
+            replicated: true,
+            unasked: None,
+        };
+        let (finding, body) = self.preflight.look(&holder, candidate, copies.pending).await;
+        match finding {
+            Finding::Has => {}
+            Finding::HasNot | Finding::Forbidden => return Ok(None),
+            Finding::Unknown(fault) => return Err(fault),
+        }
+        let bytes = gather(body, MAX_ANSWER_BYTES).await;
+        let bytes = bytes.map_err(|error| candidate.forward.unavailable(error.to_string()))?;
+        Ok(object::metadata(&bytes).ok().and_then(|meta| meta.uid))
     }
 
     /// Whether the caller may be served by the member, and the copy that is there is the shard's.
@@ -321,6 +352,14 @@ impl Copies<'_> {
             impersonate: self.pending.asked.impersonate.clone(),
         }
     }
+}
+
+/// Whether a 409 is about fields that another manager owns.
+fn is_of_fields(body: &[u8]) -> bool {
+    let status: Value = serde_json::from_slice(body).unwrap_or_default();
+    let causes = status.pointer("/details/causes").and_then(Value::as_array);
+    let mut causes = causes.into_iter().flatten();
+    causes.any(|cause| cause["reason"] == "FieldManagerConflict")
 }
 
 fn fail(others: &[Replica], reason: &'static str, message: &str) -> Vec<Result<(), Behind>> {
