@@ -358,7 +358,7 @@ pub(super) fn patch_of(asked: &ApiRequest, resource: &ResourceRequest, name: &st
 
 /// What would follow a write now.
 enum Now {
-    Follows(Forward, Box<Replicas>),
+    Follows(Box<Forward>, Box<Replicas>),
     /// It is nothing that others follow any more.
     Nothing,
     /// The primary cannot be asked, or not by this caller.
@@ -369,8 +369,8 @@ enum Now {
 fn planned(caller: &Caller, asked: &ApiRequest, routing: &Routing) -> Now {
     let plan = plan::plan(caller, asked, &routing.snapshot, &routing.kinds).plan;
     let mut forward = match plan {
-        Plan::Forward(forward) => *forward,
-        Plan::Choose(mut choose) if !choose.candidates.is_empty() => choose.candidates.swap_remove(0).forward,
+        Plan::Forward(forward) => forward,
+        Plan::Choose(mut choose) if !choose.candidates.is_empty() => Box::new(choose.candidates.swap_remove(0).forward),
         Plan::Refuse(_) => return Now::Unknown,
         _ => return Now::Nothing,
     };
@@ -472,7 +472,7 @@ mod tests {
     fn a_write_is_noted_until_it_is_known_that_all_are_alike() {
         let (lagging, now) = (lagging(), Instant::now());
         let caller = caller_of("a");
-        let later = now + Duration::from_secs(60);
+        let later = now + Duration::from_mins(1);
         // Refused, so nothing follows.
         noted(&lagging, &caller, PATH, Outcome::Untouched);
         assert_eq!(lagging.objects.lock().len(), 0);

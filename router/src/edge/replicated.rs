@@ -98,13 +98,12 @@ impl Replicated {
         let Some(replicas) = forward.replicas.take() else {
             return Ok(None);
         };
-        let name = match &replicas.resource.name {
-            Some(name) => Some(name.clone()),
+        let name = if let Some(name) = &replicas.resource.name {
+            Some(name.clone())
+        } else {
             // One that cannot be read is the member's to refuse.
-            None => {
-                let bytes = gather_request(body).await?;
-                object::name(media::content_type(&pending.head.headers), &bytes).ok()
-            }
+            let bytes = gather_request(body).await?;
+            object::name(media::content_type(&pending.head.headers), &bytes).ok()
         };
         let stored = match replicas.resource.subresource {
             Some(_) => edge.fanouts.stored_versions(forward, &replicas, pending).await,

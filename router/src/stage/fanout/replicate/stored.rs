@@ -136,10 +136,8 @@ impl FanOuts {
                 StatusCode::OK => {}
                 StatusCode::NOT_FOUND => return Ok(()),
                 status => {
-                    return Err(behind(
-                        "unread",
-                        &message_of(&bytes).unwrap_or_else(|| status.to_string()),
-                    ));
+                    let said = message_of(&bytes).unwrap_or_else(|| status.to_string());
+                    return Err(behind("unread", &said));
                 }
             }
             let copy: Value = serde_json::from_slice(&bytes).map_err(|error| behind("unread", &error.to_string()))?;
