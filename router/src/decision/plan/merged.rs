@@ -13,7 +13,7 @@ use crate::value::classify::{ApiRequest, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
 use crate::value::review;
-use crate::value::snapshot::{Binding, Caller, CallerView, Enforcement, GrantState, Shard};
+use crate::value::snapshot::{Binding, Caller, CallerView, Enforcement, Grant, GrantState, Member, Shard};
 use crate::value::traffic::Traffic;
 
 pub(super) type Outcome = Result<(Rule, Plan), Refusal>;
@@ -295,10 +295,7 @@ impl Merged<'_> {
         if self.electing(resource, namespace).is_some() {
             return at(Rule::OtherLease, &self.shard.primary_cluster);
         }
-        // What is gone and leaves is nowhere: nothing that is written there could be anybody's.
-        let owner = self.shard.owner(namespace);
-        let owner = owner.filter(|(_, grant)| !(grant.pair.vacant && grant.pair.state == GrantState::Releasing));
-        if let Some((member, grant)) = owner {
+        if let Some((member, grant)) = self.owner(namespace) {
             if grant.pair.state == GrantState::Releasing && !self.route.request.is_read() {
                 let config = &self.shard.config;
                 let message = format!(
@@ -324,7 +321,17 @@ impl Merged<'_> {
 
     /// Whether the namespace is the shard's: what is refused then is refused by the limits.
     fn owns(&self, namespace: &str) -> bool {
-        self.shard.owner(namespace).is_some()
+        self.owner(namespace).is_some()
+    }
+
+    /// The member that has the namespace for the shard. What is gone and is leaving is nowhere to whoever writes: its member has nothing
+    /// of it.
+    fn owner(&self, namespace: &str) -> Option<(&Member, Grant)> {
+        let reads = self.route.request.is_read();
+        let is_there = |grant: &Grant| !(grant.pair.vacant && grant.pair.state == GrantState::Releasing);
+        self.shard
+            .owner(namespace)
+            .filter(|(_, grant)| reads || is_there(grant))
     }
 
     pub(super) fn outside(&self, namespace: &str) -> Result<Located<'_>, Refusal> {
