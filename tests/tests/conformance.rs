@@ -176,6 +176,11 @@ async fn kubernetes_own_specs_pass_through_every_view() {
     };
     let direct = runner.run(&direct, &specs).await.unwrap();
     let passing: Vec<String> = direct.passed().map(str::to_owned).collect();
+    assert!(
+        !passing.is_empty(),
+        "no spec passes at a member itself: {}",
+        runner.folder.display()
+    );
     let mut table = Table::new(specs, direct);
     for view in chosen("VIEWS", &VIEWS) {
         let target = target(&world, &names, view).await;

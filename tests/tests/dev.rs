@@ -94,7 +94,7 @@ impl Ground {
         if let Some(manifest) = manifest {
             arguments.extend(["-f".to_owned(), argument(manifest)]);
         }
-        // As where the API server is elsewhere: by a name, at an address that is not loopback's.
+        // As where the API server is elsewhere: by a name, and not at loopback's address alone.
         arguments.extend(["--webhook-host", "localhost", "--dir"].map(str::to_owned));
         arguments.push(argument(dir));
         arguments.extend(up_timeout());

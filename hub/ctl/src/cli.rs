@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use portolan_crds::duration::parse_duration;
-use portolan_crds::names::check_dns_label;
+use portolan_crds::names::{check_dns_label, is_dns_subdomain};
 use portolan_crds::{BucketAlgorithm, Bucketing, ShardName};
 use portolan_wire::subscription::CallerPod;
 use serde::Serialize;
@@ -429,6 +429,13 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
 fn parse_webhook_url(text: &str) -> Result<String, String> {
     let ok = text.starts_with("https://") && text.parse::<http::Uri>().is_ok_and(|url| url.path() == WEBHOOK_PATH);
     let wrong = || format!("{text:?} is not https://HOST:PORT{WEBHOOK_PATH}");
+    ok.then(|| text.to_owned()).ok_or_else(wrong)
+}
+
+/// The hub listens at IPv4 addresses for it.
+fn parse_webhook_host(text: &str) -> Result<String, String> {
+    let ok = is_dns_subdomain(text) || text.parse::<std::net::Ipv4Addr>().is_ok();
+    let wrong = || format!("{text:?} is neither a DNS name nor an IPv4 address; the port is the hub's to choose");
     ok.then(|| text.to_owned()).ok_or_else(wrong)
 }
 

@@ -24,6 +24,7 @@ use crate::stage::fanout::replicate::stored::StoredVersions;
 use crate::stage::fanout::replicate::{Behind, WITHIN};
 use crate::stage::preflight::Pending;
 use crate::value::classify::{ApiRequest, Impersonation, Query, ResourceRequest, Verb};
+use crate::value::fault::Fault;
 use crate::value::snapshot::{Binding, Caller};
 
 /// After the first attempt, and twice as long after each more.
@@ -31,6 +32,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// Beyond, the next write of the object mends it: who does not ask for an hour does not care.
 const KEPT: Duration = Duration::from_hours(1);
+/// Between two looks whether what is written is over.
+const REST_PAUSE: Duration = Duration::from_millis(50);
 /// Of all shards, and an eighth of it of each account: beyond, the eldest of who has most gives way.
 const MOST: usize = 256;
 const MOST_OF_ONE: usize = MOST / 8;
@@ -166,6 +169,8 @@ impl Lagging {
             is_behind: false,
             said: 0,
         });
+        // The last write counts: it is looked after as if there had been none before.
+        (lag.since, lag.due, lag.pause) = (now, now, PAUSE);
         lag.under_way += 1;
         lag.stored.extend(stored);
         let said = lag.said;
@@ -213,6 +218,20 @@ impl Lagging {
             lag.asked.clone(),
             lag.stored.clone(),
         ))
+    }
+
+    /// Whether nothing that is written to this object is under way any more, by then.
+    pub(super) async fn rests(&self, asked: &ApiRequest, until: Instant) -> bool {
+        loop {
+            let is_under_way = |(key, lag): (&Key, &Lag)| lag.under_way > 0 && key.path == asked.path;
+            if !self.objects.lock().iter().any(is_under_way) {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            tokio::time::sleep(REST_PAUSE).await;
+        }
     }
 
     fn over(&self, key: &Key, (said, outcome): (u64, Outcome), now: Instant) {
@@ -287,7 +306,11 @@ pub(super) fn mend(edge: &Arc<Edge>, caller: &Caller, routing: &Arc<Routing>, be
         return;
     }
     let but = if beside.is_read() { "" } else { &*beside.path };
-    while let Ok(permit) = edge.lagging.running.clone().try_acquire_owned() {
+    // Half of the places are left to what clients wait for.
+    let running = &edge.lagging.running;
+    while running.available_permits() > MOST_AT_ONCE / 2
+        && let Ok(permit) = running.clone().try_acquire_owned()
+    {
         let Some((mending, asked, stored)) = edge.lagging.due(caller, but, Instant::now()) else {
             return;
         };
@@ -323,6 +346,12 @@ async fn again(
         deadline: Instant::now() + WITHIN,
     };
     let fanouts = &edge.fanouts;
+    // The primary's object is read by the right that there is now.
+    match fanouts.may_read(&forward, caller).await {
+        Ok(()) => {}
+        Err(Fault::Forbidden(_)) => return Outcome::Settled,
+        Err(_) => return Outcome::Behind,
+    }
     let behind = if replicas.resource.subresource.is_some() {
         fanouts.forget_versions(&forward, &replicas, stored, pending).await
     } else {

@@ -5,12 +5,15 @@
 //! noted, so that whatever becomes of it somebody looks after the copies (`lagging`). Callers: `call`, `call::several`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{Response, StatusCode};
 use opentelemetry::Context;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout_at};
+
+use portolan_crds::names::DNS_SUBDOMAIN_MAX;
 
 use super::Edge;
 use super::after::After;
@@ -30,6 +33,9 @@ use crate::value::fault::Fault;
 use crate::value::media;
 use crate::value::object;
 use crate::value::snapshot::Caller;
+
+/// For the answer to a deletion.
+const LONGEST_DELETION: Duration = Duration::from_secs(30);
 
 /// What is kept of a request for what follows it.
 struct Kept {
@@ -64,10 +70,6 @@ impl Kept {
             received: pending.received.clone(),
             deadline: pending.deadline,
         }
-    }
-
-    fn pending(&self) -> Pending<'_> {
-        self.until(self.deadline)
     }
 
     fn until(&self, deadline: Instant) -> Pending<'_> {
@@ -130,6 +132,11 @@ impl Replicated {
         };
         let Kept { asked, caller, .. } = &self.request;
         let asked = patch_of(asked, &self.replicas.resource, name);
+        // What comes in a body may be anything, of megabytes: no member makes an object of such a name.
+        let is_name = asked.resource.as_ref().is_some_and(|one| one.unfit_part().is_none());
+        if !is_name || name.len() > DNS_SUBDOMAIN_MAX {
+            return;
+        }
         let stored = self.stored.clone().unwrap_or_default();
         self.noted = edge.lagging.begins(caller, (asked, stored), Instant::now());
     }
@@ -248,18 +255,26 @@ impl Edge {
     ) -> Result<Response<Body>, Fault> {
         let (request, parts) = (Kept::of(pending), parts.to_vec());
         let until = patience(pending.asked, pending.deadline);
+        // Until something is sent, it may end with its client.
+        let deletion = self.fanouts.deletion(&parts, pending, body).await?;
         let busy = || Fault::TooManyRequests {
             message: "this router is busy with what follows other writes: nothing was sent".to_owned(),
             retry_after_seconds: 1,
             cluster: None,
         };
         let permit = self.following(until).await.ok_or_else(busy)?;
+        // It would make anew what is deleted.
+        if !self.lagging.rests(pending.asked, until).await {
+            return Err(busy());
+        }
         let deleting = self.deleting(&request);
         let (answer, answered) = oneshot::channel();
         let told = self.told_until(until, permit, |edge| async move {
             let fanouts = &edge.fanouts;
             let mut outcome = Outcome::Untouched;
-            let rest = match fanouts.delete_everywhere(&parts, request.pending(), body).await {
+            // A place among those that follow writes is not kept for as long as a client may choose.
+            let pending = request.until(request.deadline.min(Instant::now() + LONGEST_DELETION));
+            let rest = match fanouts.delete_everywhere(deletion, pending).await {
                 Ok((response, rest)) => {
                     if rest.is_some() {
                         outcome = Outcome::Settled;

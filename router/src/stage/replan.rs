@@ -13,6 +13,7 @@ mod somewhere;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
+use portolan_crds::selector::Selector;
 use portolan_runtime::Tasks;
 use tokio::sync::watch;
 
@@ -370,7 +372,7 @@ fn alike(one: &Forward, other: &Forward) -> bool {
     one.target.cluster == other.target.cluster
         && one.target.cluster_uid == other.target.cluster_uid
         && one.rewrite == other.rewrite
-        && looks(one).eq(looks(other))
+        && looks(one) == looks(other)
         && one.act_as == other.act_as
         && (!says_its_epoch(one) || one.grant == other.grant)
 }
@@ -380,7 +382,13 @@ fn says_its_epoch(forward: &Forward) -> bool {
     forward.grant.as_ref().is_some_and(|grant| grant.fenced)
 }
 
-fn looks(forward: &Forward) -> impl Iterator<Item = &Need> {
-    let looks = |need: &&Need| matches!(need, Need::Labels(_) | Need::Body(_));
-    forward.needs.iter().filter(looks)
+/// By what the object is looked at, before and after. What the router itself sends for a caller looks at less of it, as the rest was
+/// looked at before, and at an object's path where the caller's request had another.
+fn looks(forward: &Forward) -> BTreeSet<&Selector> {
+    let looks = forward.needs.iter().filter_map(|need| match need {
+        Need::Labels(check) => Some(&check.selector),
+        Need::Body(rule) => Some(&rule.selector),
+        _ => None,
+    });
+    looks.collect()
 }

@@ -11,7 +11,7 @@ use crate::scene::{Router, Scene, shard_spec};
 
 const EVIL: &str = "evil";
 /// What a person would call slow. Where authors wait for each other it is minutes.
-const SLOW: Duration = Duration::from_secs(20);
+const SLOW: Duration = Duration::from_mins(1);
 
 /// Limits of about so many kilobytes that narrow nothing that anybody has, each as large as a member may be asked by. No two rounds
 /// have the same.

@@ -11,6 +11,8 @@ use portolan_tests::door::{Answer, Door, Line, request};
 use portolan_tests::world::World;
 use serde_json::Value;
 
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
 /// A member that is away is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -58,6 +60,7 @@ impl Lines {
             if answer.is_ok() || begun.elapsed() >= portolan_testbed::patience() {
                 return answer;
             }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 

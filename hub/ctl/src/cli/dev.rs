@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use portolan_crds::duration::parse_duration;
 
-use super::{OutputArgs, parse_member};
+use super::{OutputArgs, parse_member, parse_webhook_host};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DevCommand {
@@ -47,8 +47,9 @@ pub(crate) struct DevUpArgs {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     pub(crate) router_bind: SocketAddr,
     /// Name or address of this machine by which the hub cluster's API server reaches it, if that is not 127.0.0.1, as where the API server
-    /// runs in a container: it asks the hub about whoever writes ShardingConfigs. The hub then listens for that at all addresses
-    #[arg(long, value_name = "HOST")]
+    /// runs in a container: it asks the hub about whoever writes ShardingConfigs. The hub then listens for that at all IPv4 addresses, and
+    /// whoever reaches that port may ask who may shard what
+    #[arg(long, value_name = "HOST", value_parser = parse_webhook_host)]
     pub(crate) webhook_host: Option<String>,
     /// Serve the explicit view of member M at host M.SUFFIX too, with a context of that name in explicit.kubeconfig; the
     /// names have to lead to the router

@@ -163,6 +163,14 @@ fn takes(shard: &Shard, cluster: &str, wanted: &Wanted) -> Option<bool> {
     Some(!system_namespace(name) && rules.selectors.iter().any(matches))
 }
 
+/// Whether a shard may have a Namespace of this name in the member, whatever labels it has.
+pub(super) fn may_take(shard: &Shard, cluster: &str, name: &str) -> bool {
+    let Some(rules) = shard.namespace_rules(cluster) else {
+        return true;
+    };
+    rules.names.iter().any(|one| one == name) || (!system_namespace(name) && !rules.selectors.is_empty())
+}
+
 /// Which Namespaces a shard takes, for a refusal.
 fn rules_of(shard: &Shard) -> String {
     let of_member = |rules: &v1::NamespaceRules| {

@@ -3,6 +3,8 @@
 //! The primary decides about a write. What it made of it is applied to the others afterwards, by `fanout::replicate`; a deletion
 //! goes to each member that has the object. Pure: which members these are is said here. Caller: `clusterwide`.
 
+use portolan_crds::selector::Selector;
+
 use super::choose::{By, Choose, Holder};
 use super::merged::Merged;
 use super::{Candidate, Forward, LabelCheck, Need, Plan, Refusal, Rewrite, Rule, single};
@@ -15,6 +17,8 @@ use crate::value::snapshot::Enforcement;
 pub(crate) struct Replicas {
     /// What was written; without its name where the body gives that.
     pub(crate) resource: ResourceRequest,
+    /// What of it is the shard's: whatever the primary has by then is held against that. `None`: all.
+    pub(crate) limits: Option<Selector>,
     /// The shard's other members.
     pub(crate) others: Vec<Replica>,
 }
@@ -58,6 +62,7 @@ impl Merged<'_> {
         (!others.is_empty()).then(|| {
             Box::new(Replicas {
                 resource: resource.clone(),
+                limits: self.enforced_limits(resource),
                 others,
             })
         })
@@ -93,10 +98,9 @@ impl Merged<'_> {
         }
     }
 
-    /// What the limits demand of a copy that is there already. What it becomes is the primary's object, which was judged.
+    /// What the limits demand of a copy that is there already. What it becomes, `fanout::replicate` holds against [`Replicas::limits`].
     fn copy_is_ours(&self, resource: &ResourceRequest) -> Option<Need> {
-        let enforced = self.shard.enforcement == Enforcement::Enforce;
-        let selector = self.limits(resource, None).filter(|_| enforced)?;
+        let selector = self.enforced_limits(resource)?;
         Some(Need::Labels(LabelCheck {
             path: resource.object_path(),
             selector,
@@ -104,6 +108,11 @@ impl Merged<'_> {
             object: single::describe(resource),
             shard: self.shard.config.to_string(),
         }))
+    }
+
+    fn enforced_limits(&self, resource: &ResourceRequest) -> Option<Selector> {
+        let enforced = self.shard.enforcement == Enforcement::Enforce;
+        self.limits(resource, None).filter(|_| enforced)
     }
 
     /// A write of one object that is there: the primary decides if it has it, whoever else cannot be asked. What it has not may be

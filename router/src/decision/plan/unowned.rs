@@ -12,6 +12,7 @@ use portolan_crds::selector::Selector;
 
 use super::choose::{Absent, By, Choose, Holder, Unowned};
 use super::merged::{Merged, Outcome};
+use super::new_namespace::may_take;
 use super::{Candidate, FanOut, Need, Plan, Refusal, Rewrite, Rule};
 use crate::value::check::{Attributes, Check};
 use crate::value::classify::{ResourceRequest, Verb};
@@ -115,6 +116,7 @@ impl Merged<'_> {
             shard: self.shard.config.clone(),
             rights: self.rights(resource, namespace)?,
             clusters: self.members().map(Arc::from).collect(),
+            may_be_taken: self.members().any(|cluster| may_take(self.shard, cluster, namespace)),
             holder: Holder {
                 path: namespaces.object_path(),
                 object: format!("Namespace {namespace}"),

@@ -395,6 +395,8 @@ async fn hear(
         // A hub of an earlier release answers no question of these, and each would wait for that.
         Some(In::Welcome(welcome)) => {
             let answers = welcome.capabilities.iter().any(|word| word == NAMESPACES);
+            // The way of before is taken down first.
+            *namespaces = None;
             *namespaces = answers.then(|| routing.whereabouts.carry());
         }
         Some(In::Alone(alone)) => routing.alone.told(Duration::from_secs(alone.for_seconds)),

@@ -7,12 +7,14 @@
 pub(crate) mod deletion;
 pub(crate) mod stored;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
+use portolan_crds::selector::Selector;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -27,6 +29,7 @@ use crate::stage::preflight::Pending;
 use crate::value::classify::{ApiRequest, Query, ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::object::{self, message_of};
+use crate::value::snapshot::Caller;
 
 /// For all that follows a write, and for the other members to serve a definition: its client waits for the answer.
 pub(crate) const WITHIN: Duration = Duration::from_secs(10);
@@ -55,6 +58,8 @@ pub(crate) struct Behind {
 /// One object of a replicated kind, and who has it.
 struct Copies<'a> {
     primary: &'a Forward,
+    /// What of it is the shard's.
+    limits: Option<&'a Selector>,
     resource: &'a ResourceRequest,
     path: String,
     pending: Pending<'a>,
@@ -77,6 +82,7 @@ impl FanOuts {
         };
         let copies = Copies {
             primary,
+            limits: replicas.limits.as_ref(),
             path: resource.object_path(),
             resource: &resource,
             pending: Pending {
@@ -124,7 +130,7 @@ impl FanOuts {
             let now = match self.shared(copies).await {
                 Ok(Some(now)) => now,
                 Ok(None) => return fail(others, "deleted", "it was deleted at the primary meanwhile"),
-                Err(why) => return fail(others, "unread", &why),
+                Err((reason, why)) => return fail(others, reason, &why),
             };
             match applied {
                 Some((before, results)) if before == now => return results,
@@ -139,23 +145,33 @@ impl FanOuts {
     }
 
     /// What is to be the same everywhere, as the primary has it; `None` if the object is on its way out there, or gone.
-    async fn shared(&self, copies: &Copies<'_>) -> Result<Option<Value>, String> {
+    /// Else a word for metrics, and why. What somebody else made of it meanwhile may not be the shard's.
+    async fn shared(&self, copies: &Copies<'_>) -> Result<Option<Value>, (&'static str, String)> {
         let cluster = &copies.primary.target.cluster;
+        let unread = |why: String| ("unread", why);
         let asked = self.preflight.object(copies.primary, &copies.path, copies.pending);
-        let (status, bytes) = asked.await.map_err(|fault| fault.to_string())?;
+        let (status, bytes) = asked.await.map_err(|fault| unread(fault.to_string()))?;
         match status {
             StatusCode::OK => {
-                let object = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+                let object: Value = serde_json::from_slice(&bytes).map_err(|error| unread(error.to_string()))?;
+                if copies.limits.is_some_and(|limits| !limits.matches(&labels_of(&object))) {
+                    let why = format!("what member cluster {cluster} has by now is outside the limits of the shard");
+                    return Err(("refused", why));
+                }
                 Ok(replica::shared(&object))
             }
             StatusCode::NOT_FOUND => Ok(None),
             status => {
                 let said = message_of(&bytes).unwrap_or_else(|| status.to_string());
-                Err(format!(
-                    "member cluster {cluster} does not show it to this caller: {said}"
-                ))
+                let why = format!("member cluster {cluster} does not show it to this caller: {said}");
+                Err(unread(why))
             }
         }
+    }
+
+    /// Whether the caller may be served by the primary, whatever is known of an earlier request.
+    pub(crate) async fn may_read(&self, primary: &Forward, caller: &Caller) -> Result<(), Fault> {
+        self.preflight.access(caller, primary).await
     }
 
     /// The copy that is there is applied to by its uid: one that is deleted meanwhile is not made anew.
@@ -181,7 +197,6 @@ impl FanOuts {
         })?;
         let mut object = object.clone();
         let uid = self.uid_of_copy(candidate, copies).await.map_err(away)?;
-        let is_there = uid.is_some();
         if let Some(uid) = uid {
             object["metadata"]["uid"] = uid.into();
         }
@@ -200,9 +215,11 @@ impl FanOuts {
             };
         }
         Err(match status {
-            // That of fields names each of them as a cause.
-            StatusCode::CONFLICT if is_there && !is_of_fields(&body) => behind("gone", said()),
-            StatusCode::CONFLICT => behind("conflict", said()),
+            // That of fields names each of them as a cause; else somebody else was first.
+            StatusCode::CONFLICT if is_of_fields(&body) => behind("conflict", said()),
+            StatusCode::CONFLICT => behind("gone", said()),
+            // It does not serve the kind yet, or does not know the token of the moment.
+            StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED => behind("away", said()),
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => behind("away", said()),
             _ => behind("refused", said()),
         })
@@ -291,7 +308,7 @@ impl FanOuts {
         pending: Pending<'_>,
     ) -> Result<(StatusCode, Bytes), Fault> {
         let mut forward = forward.clone();
-        // Asked already; that it is asked is compared with the plan of the moment in which it leaves.
+        // Asked already, as the plan of the moment in which it leaves has it: for a create that was another one.
         forward.needs.retain(|need| matches!(need, Need::Labels(_)));
         let (mut head, ()) = Request::new(()).into_parts();
         head.method = asked.method.clone();
@@ -352,6 +369,14 @@ impl Copies<'_> {
             impersonate: self.pending.asked.impersonate.clone(),
         }
     }
+}
+
+fn labels_of(object: &Value) -> BTreeMap<String, String> {
+    let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+    let labels = labels.into_iter().flatten();
+    labels
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
 }
 
 /// Whether a 409 is about fields that another manager owns.

@@ -4,7 +4,7 @@
 //! asked again from time to time, as it was before the watch began; such a watch ends with 410, and the next one is answered by
 //! what is there then. Caller: `Replanner::run`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -13,36 +13,48 @@ use super::{Open, Replanner, Word};
 use crate::decision::plan::Unowned;
 use crate::resource::whereabouts::Question;
 
-/// Between two looks. A namespace is somewhere if two of them say so: that of the watch's own shard is granted meanwhile.
+/// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Looks in a row by which a namespace is somewhere and not about to be the watch's own shard's, which is granted meanwhile: of one that
+/// the shard's rules do not take, and of any other. A hub that cannot store a grant gives it late.
+pub(super) const LOOKS: (u32, u32) = (2, 12);
 
 impl Replanner {
     /// Looks until dropped.
     pub(super) async fn look_for_namespaces(&self) -> Infallible {
-        let mut found = HashSet::new();
+        let mut found = HashMap::new();
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             found = self.look(&found).await;
         }
     }
 
-    /// Namespaces that are somewhere; ends watches of those that `before` has.
-    async fn look(&self, before: &HashSet<Question>) -> HashSet<Question> {
+    /// Namespaces that are somewhere, each with how many looks in a row have found it; ends watches of those that were found often
+    /// enough.
+    async fn look(&self, before: &HashMap<Question, u32>) -> HashMap<Question, u32> {
         let questions: HashSet<_> = self.open.iter().filter_map(|request| request.is_nowhere()).collect();
-        let mut found = HashSet::new();
+        let mut found = HashMap::new();
         for question in questions {
             match self.routing.whereabouts.find(question.clone()).await {
-                Ok(said) if !said.there.is_empty() => found.insert(question),
-                Ok(_) => continue,
+                Ok(said) if !said.there.is_empty() => {
+                    let times = before.get(&question).copied().unwrap_or_default() + 1;
+                    found.insert(question, times);
+                }
+                Ok(_) => {}
                 // It would say nothing of the others, too.
                 Err(_) => break,
-            };
+            }
+        }
+        if found.values().all(|times| *times < LOOKS.0) {
+            return found;
         }
         let snapshot = &self.routing.load().snapshot;
-        for request in &self.open {
+        let open: Vec<_> = self.open.iter().map(|request| request.clone()).collect();
+        for request in open {
             request.end_if(|unowned| {
-                let question = question(unowned);
-                before.contains(&question) && found.contains(&question) && !unowned.is_coming(snapshot)
+                let times = found.get(&question(unowned)).copied().unwrap_or_default();
+                let enough = if unowned.may_be_taken { LOOKS.1 } else { LOOKS.0 };
+                times >= enough && !unowned.is_coming(snapshot)
             });
         }
         found

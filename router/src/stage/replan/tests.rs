@@ -142,7 +142,9 @@ async fn a_watch_of_what_is_somewhere_by_now_ends_though_no_swap_tells() {
     let mut looks = Box::pin(all.clone().run(tasks));
     let mut carrier = store.whereabouts.carry();
     let mut asked = Vec::new();
-    for round in 0..2 {
+    // The hub does not say what the shard's rules take: it may be any.
+    let rounds = somewhere::LOOKS.1 as usize;
+    for round in 0..rounds {
         let ended = watched.each_ref().map(|fan| fan.0.open.word());
         assert_eq!(ended, [Word::Same; 3], "in round {round}");
         for _ in 0..2 {
@@ -164,12 +166,9 @@ async fn a_watch_of_what_is_somewhere_by_now_ends_though_no_swap_tells() {
         () = looks.as_mut() => panic!("it never ends"),
         () = settled => {}
     }
-    asked.sort();
-    assert_eq!(
-        asked,
-        ["new", "new", "newer", "newer"],
-        "what is its shard's is not asked for"
-    );
+    let times = |namespace: &str| asked.iter().filter(|one| *one == namespace).count();
+    assert_eq!((times("new"), times("newer")), (rounds, rounds));
+    assert_eq!(asked.len(), 2 * rounds, "what is its shard's is not asked for");
     let ended = watched.each_ref().map(|fan| fan.0.open.word());
     assert_eq!(ended, [Word::Changed, Word::Same, Word::Same]);
 }

@@ -22,6 +22,8 @@ pub(crate) struct Unowned {
     pub(crate) rights: Vec<Check>,
     /// Members of the shard: it is somewhere if one of them has it.
     pub(crate) clusters: Vec<Arc<str>>,
+    /// Whether the shard's rules may take it in one of them.
+    pub(crate) may_be_taken: bool,
     /// How members are asked for the Namespace where the hub cannot tell.
     pub(crate) holder: Holder,
     /// The members that can be asked so. Empty once that is over.

@@ -19,6 +19,18 @@ use crate::value::fault::Fault;
 use crate::value::media;
 use crate::value::object::{self, message_of};
 
+/// A deletion that may go: who has the object, and what is to be told.
+pub(crate) struct Planned {
+    primary: Forward,
+    resource: ResourceRequest,
+    first: Candidate,
+    /// The others that have it, each with its uid there.
+    rest: Vec<(Candidate, String)>,
+    deletion: Deletion,
+    body: Bytes,
+    warnings: Vec<String>,
+}
+
 /// Copies of an object that was deleted in the primary, which are to go next.
 pub(crate) struct Rest {
     primary: Forward,
@@ -36,14 +48,14 @@ impl Rest {
 }
 
 impl FanOuts {
-    /// Deletes the object in the primary, or in the first who has it, or in none while one that may have it cannot be asked: in that
-    /// case nothing is sent. The copies that are to go next come back. `parts`: the primary first.
-    pub(crate) async fn delete_everywhere(
+    /// Finds out who has the object: it is deleted in none while one that may have it cannot be asked. Nothing is sent yet. `parts`: the
+    /// primary first.
+    pub(crate) async fn deletion(
         &self,
         parts: &[Candidate],
         pending: Pending<'_>,
         mut body: Body,
-    ) -> Result<(Response<Body>, Option<Rest>), Fault> {
+    ) -> Result<Planned, Fault> {
         let Some(resource) = &pending.asked.resource else {
             return Err(Fault::Internal("a deletion of no object".to_owned()));
         };
@@ -74,19 +86,44 @@ impl FanOuts {
         } else {
             holders.remove(0).0
         };
-        let Dispatched { mut response, seat, .. } = self.delete_first(first, pending, body).await?;
-        let warnings: Vec<String> = hidden.into_iter().chain(checked).collect();
+        Ok(Planned {
+            primary: primary.forward.clone(),
+            resource: resource.clone(),
+            first: first.clone(),
+            rest: holders.into_iter().map(|(part, uid)| (part.clone(), uid)).collect(),
+            deletion,
+            body,
+            warnings: hidden.into_iter().chain(checked).collect(),
+        })
+    }
+
+    /// Deletes the object in the primary, or in the first who has it. The copies that are to go next come back.
+    pub(crate) async fn delete_everywhere(
+        &self,
+        planned: Planned,
+        pending: Pending<'_>,
+    ) -> Result<(Response<Body>, Option<Rest>), Fault> {
+        let Planned {
+            primary,
+            resource,
+            first,
+            rest,
+            deletion,
+            body,
+            warnings,
+        } = planned;
+        let Dispatched { mut response, seat, .. } = self.delete_first(&first, pending, body).await?;
         warn(&mut response, &warnings);
         if let Body::Member(stream) = response.body_mut() {
             stream.hold(seat);
         }
-        let goes_on = response.status().is_success() && !deletion.dry_run && !holders.is_empty();
+        let goes_on = response.status().is_success() && !deletion.dry_run && !rest.is_empty();
         let rest = goes_on.then(|| Rest {
-            primary: primary.forward.clone(),
-            resource: resource.clone(),
-            copies: holders
+            primary,
+            resource,
+            copies: rest
                 .into_iter()
-                .map(|(part, uid)| (part.clone(), deletion.of_uid(&uid)))
+                .map(|(part, uid)| (part, deletion.of_uid(&uid)))
                 .collect(),
         });
         Ok((response, rest))
@@ -96,6 +133,7 @@ impl FanOuts {
     pub(crate) async fn delete_rest(&self, rest: &Rest, pending: Pending<'_>) -> Vec<String> {
         let copies = Copies {
             primary: &rest.primary,
+            limits: None,
             resource: &rest.resource,
             path: rest.resource.object_path(),
             pending,

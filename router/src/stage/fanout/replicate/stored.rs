@@ -94,6 +94,7 @@ impl FanOuts {
         };
         let copies = Copies {
             primary,
+            limits: replicas.limits.as_ref(),
             path: resource.object_path(),
             resource: &resource,
             pending,
