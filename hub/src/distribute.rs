@@ -115,15 +115,7 @@ impl Distributor {
     /// Runs for ever, from what the ledger said when it was opened; ends if the ledger is another hub's, or cannot be relied
     /// on. To be started once the facts are complete.
     pub(crate) async fn run(mut self, mut state: State) -> Result<(), LedgerError> {
-        let mut alarms = Alarms {
-            facts: self.index.compile_changes(),
-            acks: self.acks.changes(),
-            holders: self.acks.holders_elsewhere(),
-            owed: tokio::time::interval(POLL),
-            checks: tokio::time::interval(TERM_CHECK),
-        };
-        alarms.owed.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut alarms = self.alarms();
         let mut dwells = Dwells::default();
         let mut crossings = Crossings::new(Instant::now());
         let mut locks = LockClocks::default();
@@ -176,6 +168,19 @@ impl Distributor {
             self.wait(&mut alarms, waiting, (now, look(&state))).await?;
             tokio::time::sleep_until(rested.max(Instant::now() + SETTLE)).await;
         }
+    }
+
+    fn alarms(&self) -> Alarms {
+        let mut alarms = Alarms {
+            facts: self.index.compile_changes(),
+            acks: self.acks.changes(),
+            holders: self.acks.holders_elsewhere(),
+            owed: tokio::time::interval(POLL),
+            checks: tokio::time::interval(TERM_CHECK),
+        };
+        alarms.owed.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        alarms.checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        alarms
     }
 
     /// Completes when another run may have another outcome. `waiting`: for routers, or for a chance to write. `since`: faults

@@ -24,7 +24,6 @@ use crate::stage::fanout::replicate::stored::StoredVersions;
 use crate::stage::fanout::replicate::{Behind, WITHIN};
 use crate::stage::preflight::Pending;
 use crate::value::classify::{ApiRequest, Impersonation, Query, ResourceRequest, Verb};
-use crate::value::fault::Fault;
 use crate::value::snapshot::{Binding, Caller};
 
 /// After the first attempt, and twice as long after each more.
@@ -347,10 +346,8 @@ async fn again(
     };
     let fanouts = &edge.fanouts;
     // The primary's object is read by the right that there is now.
-    match fanouts.may_read(&forward, caller).await {
-        Ok(()) => {}
-        Err(Fault::Forbidden(_)) => return Outcome::Settled,
-        Err(_) => return Outcome::Behind,
+    if fanouts.may_read(&forward, caller).await.is_err() {
+        return Outcome::Behind;
     }
     let behind = if replicas.resource.subresource.is_some() {
         fanouts.forget_versions(&forward, &replicas, stored, pending).await

@@ -217,6 +217,14 @@ impl Replicated {
     }
 }
 
+fn busy() -> Fault {
+    Fault::TooManyRequests {
+        message: "this router is busy with what follows other writes: nothing was sent".to_owned(),
+        retry_after_seconds: 1,
+        cluster: None,
+    }
+}
+
 fn told_alone(mut response: Response<Body>, text: String) -> Response<Body> {
     warn(&mut response, &[text]);
     response
@@ -253,21 +261,27 @@ impl Edge {
         pending: Pending<'_>,
         body: Body,
     ) -> Result<Response<Body>, Fault> {
-        let (request, parts) = (Kept::of(pending), parts.to_vec());
+        let request = Kept::of(pending);
         let until = patience(pending.asked, pending.deadline);
-        // Until something is sent, it may end with its client.
-        let deletion = self.fanouts.deletion(&parts, pending, body).await?;
-        let busy = || Fault::TooManyRequests {
-            message: "this router is busy with what follows other writes: nothing was sent".to_owned(),
-            retry_after_seconds: 1,
-            cluster: None,
-        };
-        let permit = self.following(until).await.ok_or_else(busy)?;
-        // It would make anew what is deleted.
+        // What still follows a write would make a copy after it was found that there is none.
         if !self.lagging.rests(pending.asked, until).await {
             return Err(busy());
         }
         let deleting = self.deleting(&request);
+        // Until something is sent, it may end with its client, and keeps no place from others.
+        let ready = async {
+            let deletion = self.fanouts.deletion(parts, pending, body).await?;
+            Ok((deletion, self.following(until).await.ok_or_else(busy)?))
+        };
+        let (deletion, permit) = match ready.await {
+            Ok(ready) => ready,
+            Err(fault) => {
+                if let Some(deleting) = deleting {
+                    deleting.ends(Outcome::Untouched);
+                }
+                return Err(fault);
+            }
+        };
         let (answer, answered) = oneshot::channel();
         let told = self.told_until(until, permit, |edge| async move {
             let fanouts = &edge.fanouts;
@@ -276,9 +290,7 @@ impl Edge {
             let pending = request.until(request.deadline.min(Instant::now() + LONGEST_DELETION));
             let rest = match fanouts.delete_everywhere(deletion, pending).await {
                 Ok((response, rest)) => {
-                    if rest.is_some() {
-                        outcome = Outcome::Settled;
-                    }
+                    outcome = if rest.is_some() { Outcome::Settled } else { outcome };
                     let staying = rest.as_ref().map(Rest::clusters);
                     let _ = answer.send(Ok((response, staying)));
                     rest
@@ -299,16 +311,13 @@ impl Edge {
         });
         let lost = |_| Fault::Internal("the deletion ended without an answer".to_owned());
         let (mut response, staying) = answered.await.map_err(lost)??;
-        match (told.await, staying) {
-            (Some(warnings), _) => warn(&mut response, &warnings),
-            (None, Some(clusters)) => {
-                let text = format!(
-                    "the copy in member cluster {clusters} may not be deleted yet: the answer did not wait any longer"
-                );
-                warn(&mut response, &[text]);
-            }
-            (None, None) => {}
-        }
+        let unfinished = |clusters| {
+            format!("the copy in member cluster {clusters} may not be deleted yet: the answer did not wait any longer")
+        };
+        let warnings = told
+            .await
+            .unwrap_or_else(|| staying.map(unfinished).into_iter().collect());
+        warn(&mut response, &warnings);
         Ok(response)
     }
 

@@ -1,3 +1,5 @@
+//! Who waits for a place, who has one and when it is given back, in order and in random histories.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
