@@ -18,9 +18,13 @@ use tokio::time::Instant;
 use super::passing::Passing;
 use crate::resource::upstream::BodyError;
 
-/// A client takes something of a list, or of a watch that has something for it, at least this often. A
-/// member may keep a place of its own for it until then, and refuses requests that wait for one after 15 s.
+/// A client takes something of a list, or of the state that a watch begins with, at least this often. A member may keep a place of
+/// its own for it until then, and refuses requests that wait for one after 15 s.
 const READ_WITHIN: Duration = Duration::from_secs(10);
+/// The same of a watch that has had nothing for its client for [`QUIET`]: its state is read, and no place is kept for it.
+const EVENTS_READ_WITHIN: Duration = Duration::from_mins(1);
+/// Within the state of a watch a member does not pause for so long.
+const QUIET: Duration = Duration::from_secs(1);
 
 type Polled = Option<Result<Frame<Bytes>, BodyError>>;
 
@@ -40,6 +44,10 @@ struct Cell {
     waker: Option<Waker>,
     /// Since when what was handed over is not taken, as far as is known.
     unread_since: Option<Instant>,
+    /// Since when there is nothing to hand over.
+    empty_since: Option<Instant>,
+    /// There was nothing for [`QUIET`], once.
+    was_quiet: bool,
 }
 
 impl Cell {
@@ -48,7 +56,8 @@ impl Cell {
         let is_collection = self.passing.as_ref()?.is_collection();
         let unread = self.unread_since.filter(|_| is_collection);
         // While it waits for its member it is looked at again when it would be due if it had just been handed something.
-        let due = unread.unwrap_or_else(Instant::now) + READ_WITHIN;
+        let within = if self.was_quiet { EVENTS_READ_WITHIN } else { READ_WITHIN };
+        let due = unread.unwrap_or_else(Instant::now) + within;
         Some(match deadline {
             Some(deadline) if is_collection => due.min(deadline),
             Some(deadline) => deadline,
@@ -64,6 +73,8 @@ impl Limited {
             first,
             waker: None,
             unread_since: Some(Instant::now()),
+            empty_since: None,
+            was_quiet: false,
         }));
         let limited = cell.clone();
         // Not cancelled by a drain: answers go on meanwhile, and the timer ends with its answer.
@@ -102,15 +113,20 @@ impl Limited {
         let Some(passing) = &mut cell.passing else {
             return Poll::Ready(Some(Err(BodyError::Overdue)));
         };
+        let is_watch = passing.is_watch();
         let polled = passing.poll_frame(cx);
         if polled.is_pending() {
+            cell.empty_since.get_or_insert_with(Instant::now);
             // Of the same task as a rule, whose waker is not cloned for each frame.
             match &mut cell.waker {
                 Some(waker) => waker.clone_from(cx.waker()),
                 none => *none = Some(cx.waker().clone()),
             }
         } else {
-            cell.unread_since = Some(Instant::now());
+            let now = Instant::now();
+            let empty_since = cell.empty_since.take();
+            cell.was_quiet |= is_watch && empty_since.is_some_and(|since| now - since >= QUIET);
+            cell.unread_since = Some(now);
         }
         polled
     }
@@ -129,11 +145,13 @@ impl Drop for Limited {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use http_body_util::BodyExt as _;
+    use tokio::sync::Notify;
 
-    use super::Passing;
+    use super::{Passing, QUIET};
     use crate::edge::Answer;
     use crate::edge::harness::{Bounds, OTHER, Router};
     use crate::resource::upstream::scripted::{Backend, head, script, until_reset};
@@ -207,6 +225,48 @@ mod tests {
         tokio::time::timeout(PATIENCE, one_left).await.expect("the list is cut");
         assert!(list.into_body().collect().await.is_err(), "half of it is not whole");
         assert_eq!(object.into_body().collect().await.unwrap().to_bytes().len(), LARGE);
+        streams_end(&router).await;
+    }
+
+    #[tokio::test]
+    async fn a_watch_whose_state_is_read_waits_longer_for_its_reader() {
+        let began = Arc::new(Notify::new());
+        let begins = began.clone();
+        let backend = Backend::start(100, {
+            script(move |request, mut respond| {
+                let begins = begins.clone();
+                async move {
+                    let mut body = respond.send_response(head(200), false).unwrap();
+                    if request.uri().path().contains("/quiet/") {
+                        body.send_data("{}\n".into(), false).unwrap();
+                        tokio::time::sleep(QUIET + Duration::from_millis(100)).await;
+                    }
+                    body.send_data(vec![b'x'; LARGE].into(), true).unwrap();
+                    begins.notify_one();
+                    until_reset(&mut body).await;
+                }
+            })
+        })
+        .await;
+        let router = Router::start([backend.target("east")], Bounds::default()).await;
+        let watch = |namespace: &str| {
+            let path = format!("/clusters/east/api/v1/namespaces/{namespace}/pods?watch=true");
+            let get = router.get(&path);
+            async move { tokio::time::timeout(PATIENCE, get).await.unwrap().into_body() }
+        };
+        let mut quiet = watch("quiet").await;
+        let first = quiet.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(&first[..], b"{}\n");
+        began.notified().await;
+        let state = watch("ns").await;
+        let one_left = async {
+            while router.routing.load().upstreams.pools()[0].1.streams > 1 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, one_left).await.expect("the state is cut");
+        assert!(state.collect().await.is_err(), "half of it is not whole");
+        assert_eq!(quiet.collect().await.unwrap().to_bytes().len(), LARGE);
         streams_end(&router).await;
     }
 

@@ -135,6 +135,11 @@ impl Passing {
         record.is_some_and(|record| record.class == Some(TrafficClass::List) || record.verb == Some(Verb::Watch))
     }
 
+    pub(super) fn is_watch(&self) -> bool {
+        let attached = self.attached.as_ref();
+        attached.is_some_and(|attached| attached.completion.record.verb == Some(Verb::Watch))
+    }
+
     /// The deadline is over, or nobody reads it.
     pub(super) fn cut(mut self) {
         if self.attached.is_some() {
