@@ -56,7 +56,11 @@ impl Cell {
         let is_collection = self.passing.as_ref()?.is_collection();
         let unread = self.unread_since.filter(|_| is_collection);
         // While it waits for its member it is looked at again when it would be due if it had just been handed something.
-        let within = if self.was_quiet { EVENTS_READ_WITHIN } else { READ_WITHIN };
+        let within = if self.was_quiet {
+            EVENTS_READ_WITHIN
+        } else {
+            READ_WITHIN
+        };
         let due = unread.unwrap_or_else(Instant::now) + within;
         Some(match deadline {
             Some(deadline) if is_collection => due.min(deadline),
@@ -251,8 +255,11 @@ mod tests {
         let router = Router::start([backend.target("east")], Bounds::default()).await;
         let watch = |namespace: &str| {
             let path = format!("/clusters/east/api/v1/namespaces/{namespace}/pods?watch=true");
-            let get = router.get(&path);
-            async move { tokio::time::timeout(PATIENCE, get).await.unwrap().into_body() }
+            let router = &router;
+            async move {
+                let get = router.get(&path);
+                tokio::time::timeout(PATIENCE, get).await.unwrap().into_body()
+            }
         };
         let mut quiet = watch("quiet").await;
         let first = quiet.frame().await.unwrap().unwrap().into_data().unwrap();
@@ -264,7 +271,9 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, one_left).await.expect("the state is cut");
+        tokio::time::timeout(PATIENCE, one_left)
+            .await
+            .expect("the state is cut");
         assert!(state.collect().await.is_err(), "half of it is not whole");
         assert_eq!(quiet.collect().await.unwrap().to_bytes().len(), LARGE);
         streams_end(&router).await;
