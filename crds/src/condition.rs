@@ -26,6 +26,8 @@ pub enum ConditionType {
     ChildrenServed,
     /// ShardingConfig: members refuse writes of its callers that arrive after a namespace has gone to another shard.
     HandoverFenced,
+    /// ShardingConfig: every member has the objects of replicated kinds as the primary has them.
+    Replicated,
     /// ShardingConfig with `webhook`: API servers reach its operator's webhooks by shard.
     WebhookServed,
     /// CircuitBreaker with rules about traffic to other servers than API servers: they are in force.
@@ -142,6 +144,10 @@ pub enum ConditionReason {
     /// A router keeps a share of a limit that others are to have: it is cut off, or has not been heard, or does not say that it
     /// has let go.
     SharesWithheld,
+    /// Another field manager owns a field of a copy in a member, which differs from what the primary has.
+    Conflict,
+    /// Copies in members are not what the primary has yet; it is tried again.
+    Behind,
     /// The admission policies of the member are not as `portolanctl join` writes them.
     PoliciesChanged,
 }

@@ -30,7 +30,7 @@ pub(crate) use held::{Held, Names};
 pub(crate) use locks::LockStanding;
 pub(crate) use moving::moving as moving_lock;
 pub(crate) use renewals::Renewals;
-pub(crate) use reported::{Answered, OtherLeases, Reported, RuleReport};
+pub(crate) use reported::{Answered, Copies, CopyBehind, OtherLeases, Reported, RuleReport};
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
@@ -99,6 +99,9 @@ pub(crate) struct RouterState {
     pub(crate) told_rules: Option<Instant>,
     /// How rules of policies stand in it, as it reported last: on this stream, or on one before.
     pub(crate) rules: Arc<RuleReport>,
+    /// Copies of replicated kinds that are not what the primary has, as it reported last: on this stream, or on one before of the same
+    /// process.
+    pub(crate) copies: Arc<BTreeMap<ShardName, Copies>>,
 }
 
 impl RouterState {
@@ -132,6 +135,7 @@ impl RouterState {
             heard: None,
             told_rules: None,
             rules: Arc::default(),
+            copies: Arc::default(),
         }
     }
 
@@ -150,6 +154,9 @@ impl RouterState {
         self.locks = self.locks_known_of(earlier);
         let is_same = !self.process.is_empty() && self.process == earlier.process;
         self.renewals.follow(earlier, is_same);
+        if is_same {
+            self.copies = earlier.copies.clone();
+        }
         if !is_same && !earlier.ended && self.earlier_answered {
             self.doubted_until = Some(Instant::now() + UNDER_WAY_FOR);
         }
@@ -193,8 +200,8 @@ pub(crate) struct Acks {
     // A lock: sessions write one entry each, readers take one pass.
     routers: RwLock<BTreeMap<String, RouterState>>,
     changed: watch::Sender<u64>,
-    /// Counts changes of how rules of policies stand, which concern statuses alone.
-    rules_changed: watch::Sender<u64>,
+    /// Counts changes of what concerns statuses alone: how rules of policies stand, and which copies are behind.
+    status_changed: watch::Sender<u64>,
     /// Counts the comings and goings of routers.
     came_or_left: watch::Sender<u64>,
     /// The time until which routers may come back that an earlier hub served, and that still act on what they hold.
@@ -227,7 +234,7 @@ impl Default for Acks {
         Self {
             routers: RwLock::default(),
             changed: watch::Sender::new(0),
-            rules_changed: watch::Sender::new(0),
+            status_changed: watch::Sender::new(0),
             came_or_left: watch::Sender::new(0),
             returning_until: RwLock::new(Instant::now()),
             readers: RwLock::new(Readers {
@@ -248,9 +255,9 @@ impl Acks {
         self.changed.subscribe()
     }
 
-    /// Wakes when rules open, close, or do something for the first time.
-    pub(crate) fn rule_changes(&self) -> watch::Receiver<u64> {
-        self.rules_changed.subscribe()
+    /// Wakes when rules open, close, or do something for the first time, and when other copies of replicated kinds are behind.
+    pub(crate) fn status_changes(&self) -> watch::Receiver<u64> {
+        self.status_changed.subscribe()
     }
 
     pub(crate) fn read<T>(&self, look: impl FnOnce(&BTreeMap<String, RouterState>) -> T) -> T {
@@ -330,7 +337,22 @@ impl Acks {
         });
         drop(routers);
         if changed {
-            self.rules_changed.send_modify(|count| *count += 1);
+            self.status_changed.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Which copies are not what the primary has, as a router knows. It wakes who looks at statuses and nobody else.
+    pub(crate) fn copies_reported(&self, router: &str, epoch: u64, copies: BTreeMap<ShardName, Copies>) {
+        let mut routers = self.routers.write();
+        let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
+        let changed = state.is_some_and(|state| {
+            let is_news = *state.copies != copies;
+            state.copies = copies.into();
+            is_news
+        });
+        drop(routers);
+        if changed {
+            self.status_changed.send_modify(|count| *count += 1);
         }
     }
 

@@ -40,6 +40,7 @@ mod policy_events;
 mod presence;
 mod reach;
 mod releases;
+mod replicated;
 mod resolved;
 mod root;
 mod router;
@@ -141,7 +142,7 @@ impl StatusWriter {
     /// Runs until cancelled.
     pub(crate) async fn run(mut self, mut worlds: Worlds, metrics: Metrics) {
         let (mut facts, mut acks) = (self.index.status_changes(), self.acks.changes());
-        let mut rules = self.acks.rule_changes();
+        let mut reports = self.acks.status_changes();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut turn, mut rest, mut is_more) = (0, SETTLE, false);
@@ -150,7 +151,7 @@ impl StatusWriter {
                 () = std::future::ready(()), if is_more => true,
                 _ = facts.changed() => true,
                 _ = acks.changed() => true,
-                _ = rules.changed() => true,
+                _ = reports.changed() => true,
                 _ = worlds.changed() => true,
                 Ok(()) = self.withheld.changed() => true,
                 _ = ticks.tick() => false,
@@ -164,7 +165,7 @@ impl StatusWriter {
             };
             facts.mark_unchanged();
             acks.mark_unchanged();
-            rules.mark_unchanged();
+            reports.mark_unchanged();
             worlds.mark_unchanged();
             let begun = Instant::now();
             if look == Look::AtAll {

@@ -16,6 +16,7 @@ mod agents;
 mod breakers;
 mod offers;
 mod policies;
+mod replicas;
 mod reviews;
 mod routers;
 #[cfg(test)]

@@ -25,8 +25,8 @@ pub struct ShardingConfigStatus {
     /// metadata.generation that the rest of the status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable, OneLeader, HandoverFenced; of a
-    /// root Accepted, Complete, Disjoint, NamespacesResolved, ChildrenServed.
+    /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable, OneLeader, HandoverFenced, and
+    /// Replicated and WebhookServed where they do not hold; of a root Accepted, Complete, Disjoint, NamespacesResolved, ChildrenServed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,

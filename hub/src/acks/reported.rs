@@ -33,6 +33,28 @@ impl RuleReport {
     }
 }
 
+/// Copies of one shard's objects of replicated kinds that are not what the primary has, as a router knows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Copies {
+    /// A bounded number.
+    pub(crate) behind: Vec<CopyBehind>,
+    /// How many there are beside.
+    pub(crate) more: u64,
+}
+
+/// One of them. In the order in which they are told: what people must end comes first.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CopyBehind {
+    /// No other manager's fields are in the way: it may pass by itself.
+    pub(crate) may_pass: bool,
+    /// `<resource>.<group>`.
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) cluster: String,
+    /// What the member or the router said.
+    pub(crate) message: String,
+}
+
 /// What a router reports last.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reported {

@@ -183,7 +183,7 @@ async fn a_ledger_that_was_set_back_is_noticed() {
 async fn how_rules_stand_wakes_who_looks_at_rules_and_nobody_else() {
     let acks = Acks::default();
     acks.connected("r", RouterState::new(1, BTreeMap::new()));
-    let (mut others, mut rules) = (acks.changes(), acks.rule_changes());
+    let (mut others, mut rules) = (acks.changes(), acks.status_changes());
     let mut said = |epoch, of: &[(&str, bool, u64)]| {
         rules.mark_unchanged();
         others.mark_unchanged();
@@ -228,6 +228,46 @@ async fn what_a_router_said_of_rules_stands_until_it_speaks_on_its_next_stream()
     assert_eq!(known(), (false, report));
     acks.policies_reported("r", 2, RuleReport::default());
     assert_eq!(known(), (true, RuleReport::default()));
+}
+
+#[tokio::test]
+async fn what_a_process_said_of_copies_stands_until_it_speaks_on_its_next_stream() {
+    let acks = Acks::default();
+    let of_process = |epoch, process: &str| RouterState {
+        process: process.to_owned(),
+        ..RouterState::new(epoch, BTreeMap::new())
+    };
+    acks.connected("r", of_process(1, "first"));
+    let (mut others, mut statuses) = (acks.changes(), acks.status_changes());
+    others.mark_unchanged();
+    let copy = CopyBehind {
+        may_pass: true,
+        kind: "k".to_owned(),
+        name: "cs.a.b".to_owned(),
+        cluster: "west".to_owned(),
+        message: "it is away".to_owned(),
+    };
+    let copies = Copies {
+        behind: vec![copy],
+        more: 0,
+    };
+    let behind = BTreeMap::from([("ops/a".parse::<ShardName>().unwrap(), copies)]);
+    let mut said = |epoch, copies: &BTreeMap<ShardName, Copies>| {
+        statuses.mark_unchanged();
+        acks.copies_reported("r", epoch, copies.clone());
+        statuses.has_changed().unwrap()
+    };
+    assert!(!said(1, &BTreeMap::new()), "as before");
+    assert!(said(1, &behind));
+    assert!(!said(1, &behind) && !said(2, &BTreeMap::new()), "another stream's");
+    assert!(!others.has_changed().unwrap(), "nothing that is granted depends on it");
+    let known = || acks.read(|routers| (*routers["r"].copies).clone());
+    for (epoch, process, stands) in [(3, "first", true), (4, "second", false)] {
+        acks.update("r", epoch - 1, |state| state.left = Some(Instant::now()));
+        acks.update("r", 1, |state| state.left = Some(Instant::now()));
+        acks.connected("r", of_process(epoch, process));
+        assert_eq!(!known().is_empty(), stands, "a process that starts knows of none");
+    }
 }
 
 /// A process of the router `a`, connected on its `epoch`th stream.

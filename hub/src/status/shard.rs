@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portolan_crds::{
     ClusterShardStatus, ConditionReason, ConditionType, Finding, STATUS_NAMESPACES_MAX, ShardName, ShardingConfigStatus,
 };
@@ -10,9 +11,9 @@ use super::finding::{NOT_ARBITRATED, nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
 use super::unserved::{clear, webhook_served};
-use super::{Sources, callers, fenced, leader, reach, releases, root};
+use super::{Sources, callers, fenced, leader, reach, releases, replicated, root};
 use crate::acks::moving_lock;
-use crate::compile::{Verdict, World, some_of};
+use crate::compile::{Accepted, Verdict, World, some_of};
 use crate::facts::ShardObject;
 
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
@@ -65,13 +66,28 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
     ];
     status.clusters = clusters(world, name, verdict);
     status.callers = Some(callers);
-    let webhook = webhook_served(accepted.map(|accepted| &*accepted.spec));
-    if webhook.is_none() {
-        clear(&mut status.conditions, ConditionType::WebhookServed);
-    }
-    let findings = findings.into_iter().chain(webhook);
+    let failing = failing(sources, name, accepted, &mut status.conditions);
+    let findings = findings.into_iter().chain(failing);
     set(&mut status.conditions, findings, object.generation, now);
     Some(status)
+}
+
+/// Conditions that are there only while they do not hold; those that are not found any more are taken away.
+fn failing(
+    sources: Sources<'_>,
+    name: &ShardName,
+    accepted: Option<&Accepted>,
+    present: &mut Vec<Condition>,
+) -> impl Iterator<Item = Finding> + use<> {
+    let webhook = webhook_served(accepted.map(|accepted| &*accepted.spec));
+    if webhook.is_none() {
+        clear(present, ConditionType::WebhookServed);
+    }
+    let replicated = replicated::replicated(sources.routers, name, accepted);
+    if replicated.is_none() && replicated::is_known(sources.routers) {
+        clear(present, ConditionType::Replicated);
+    }
+    webhook.into_iter().chain(replicated)
 }
 
 fn clusters(world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {

@@ -19,6 +19,7 @@ use crate::testing::{Received, Signer, TestAgent, TestHub, hello_of, key_and_csr
 
 mod agents;
 mod bounds;
+mod copies;
 mod held;
 mod policies;
 mod subscriptions;

@@ -129,14 +129,16 @@ fn of_shard(shard: &Value, now: Timestamp) -> String {
             "{name}: its leader lock is on its way from {from} to {to}, and waits for {waits}"
         );
     }
-    let leader = &shard["oneLeader"];
-    if leader["status"].as_str().is_some_and(|status| status != "True") {
-        let _ = writeln!(
-            told,
-            "{name}: OneLeader={}: {}",
-            text(&leader["status"]),
-            text(&leader["message"])
-        );
+    for (key, type_) in [("oneLeader", "OneLeader"), ("replicated", "Replicated")] {
+        let condition = &shard[key];
+        if condition["status"].as_str().is_some_and(|status| status != "True") {
+            let _ = writeln!(
+                told,
+                "{name}: {type_}={}: {}",
+                text(&condition["status"]),
+                text(&condition["message"])
+            );
+        }
     }
     told
 }
@@ -211,7 +213,7 @@ mod tests {
                 "shard": "ops/b", "pairs": {}, "waitingCount": 1, "waiting": [{"pair": "east/ns-b", "of": "ops/a"}],
                 "waitingSince": "2026-03-01T10:00:00Z", "releasingCount": 0, "releasing": [], "lagging": [],
                 "callers": {"total": 0, "current": 0}, "lease": null, "inForce": 1, "refusal": "Overlap: spec.clusters: x",
-                "oneLeader": {"status": "False", "message": "two"},
+                "oneLeader": {"status": "False", "message": "two"}, "replicated": {"status": "False", "message": "west"},
             },
         ]});
         let lines = [
@@ -225,6 +227,7 @@ mod tests {
             "ops/b: refused, Overlap: spec.clusters: x; generation 1 stays in force",
             "ops/b: waits for 30s for east/ns-b (of ops/a)",
             "ops/b: OneLeader=False: two",
+            "ops/b: Replicated=False: west",
         ];
         let now = "2026-03-01T10:00:30Z".parse().unwrap();
         assert_eq!(report(&answer, now).lines().collect::<Vec<_>>(), lines);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use portolan_crds::{ConditionType, LockStatus, ShardName};
 use serde::Serialize;
 
@@ -46,6 +46,8 @@ pub(super) struct Progress {
     lease: Option<Lease>,
     /// Condition OneLeader.
     one_leader: Option<Told>,
+    /// Condition Replicated.
+    replicated: Option<Told>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -88,6 +90,15 @@ struct Lease {
 struct Told {
     status: String,
     message: String,
+}
+
+impl Told {
+    fn of(condition: &Condition) -> Self {
+        Self {
+            status: condition.status.clone(),
+            message: condition.message.clone(),
+        }
+    }
 }
 
 pub(super) fn of_all(facts: &Facts, world: &World, routers: &Routers) -> Vec<Progress> {
@@ -143,8 +154,11 @@ fn progress(facts: &Facts, world: &World, routers: &Routers, name: &ShardName, o
     let awaited = verdict.map(|verdict| verdict.awaited.as_slice()).unwrap_or_default();
     let refusal = verdict.and_then(|verdict| verdict.refusal.as_ref());
     let callers = object.status.callers.as_ref();
-    let one_leader = ConditionType::OneLeader.to_string();
-    let condition = object.status.conditions.iter().find(|one| one.type_ == one_leader);
+    let condition = |type_: ConditionType| {
+        let type_ = type_.to_string();
+        let mut conditions = object.status.conditions.iter();
+        conditions.find(|one| one.type_ == type_).map(Told::of)
+    };
     Progress {
         shard: name.clone(),
         deleting: object.deleting,
@@ -175,10 +189,8 @@ fn progress(facts: &Facts, world: &World, routers: &Routers, name: &ShardName, o
                 moving: moving_lock(name, accepted, routers),
             })
         }),
-        one_leader: condition.map(|condition| Told {
-            status: condition.status.clone(),
-            message: condition.message.clone(),
-        }),
+        one_leader: condition(ConditionType::OneLeader),
+        replicated: condition(ConditionType::Replicated),
         pairs: BTreeMap::new(),
         objects: None,
         releasing_count: 0,

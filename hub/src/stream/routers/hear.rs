@@ -15,6 +15,7 @@ use crate::facts::PolicyName;
 use crate::metrics::Answer;
 use crate::stream::breakers::{answers, bounded, other_leases};
 use crate::stream::policies::Known;
+use crate::stream::replicas;
 use crate::stream::transaction::{Holding, Transaction};
 
 /// Pairs of all members that are on their way to other shards.
@@ -50,6 +51,7 @@ impl RouterSession {
             Some(Said::WritesAnswered(answered)) => self.hear_answered(answered)?,
             Some(Said::Locks(report)) => self.hear_locks(report),
             Some(Said::HeldLocks(report)) => self.hear_held(report)?,
+            Some(Said::Replicas(report)) => self.hear_replicas(report),
             Some(Said::Ended(_)) => self.hear_end(),
             // Of a later release of this protocol.
             None => {}
@@ -206,6 +208,17 @@ impl RouterSession {
         Err(Status::resource_exhausted(
             "more locks are held than the callers of this router can hold, or by longer names than there are",
         ))
+    }
+
+    /// Of shards and members that it is told of.
+    fn hear_replicas(&self, report: v1::ReplicaReport) {
+        let Some((scope, world)) = self.scope() else { return };
+        let shard = |shard: &ShardName| {
+            let name = Ref::Shard(shard.clone());
+            !world.is_gone(&name) && scope.sees(&name)
+        };
+        let copies = replicas::bounded(report, shard, |cluster| scope.sees_member(cluster));
+        self.service.acks.copies_reported(&self.router, self.epoch, copies);
     }
 
     fn hear_end(&mut self) {

@@ -239,7 +239,7 @@ async fn how_rules_stand_is_kept_as_far_as_the_router_knows_them() {
         state(CALM, "east/nobody"),
         state(CALM, ""),
     ];
-    let mut rules_changed = hub.acks.rule_changes();
+    let mut rules_changed = hub.acks.status_changes();
     rules_changed.mark_unchanged();
     let report = v1::PolicyReport {
         rules,

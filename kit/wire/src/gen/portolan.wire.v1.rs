@@ -533,7 +533,7 @@ impl BucketAlgorithm {
 pub struct RouterMessage {
     #[prost(
         oneof = "router_message::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18, 22"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18, 22, 23"
     )]
     pub kind: ::core::option::Option<router_message::Kind>,
 }
@@ -571,6 +571,8 @@ pub mod router_message {
         NamespaceQuery(super::NamespaceQuery),
         #[prost(message, tag = "22")]
         Known(super::KnownPage),
+        #[prost(message, tag = "23")]
+        Replicas(super::ReplicaReport),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1066,6 +1068,45 @@ pub struct HeldLock {
     /// It does not count any more.
     #[prost(bool, tag = "9")]
     pub gone: bool,
+}
+/// Copies of objects of replicated kinds that are not what the primary has, as far as this router knows. Whole: replaces the last; sent
+/// once after each Hello, and when it changes, at most once a second.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReplicaReport {
+    /// A bounded number, of which each shard has its part. Of a shard those that another manager keeps come first.
+    #[prost(message, repeated, tag = "1")]
+    pub faults: ::prost::alloc::vec::Vec<ReplicaFault>,
+    #[prost(message, repeated, tag = "2")]
+    pub left_out: ::prost::alloc::vec::Vec<ReplicasLeftOut>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReplicaFault {
+    /// "<namespace>/<name>" of the ShardingConfig.
+    #[prost(string, tag = "1")]
+    pub shard: ::prost::alloc::string::String,
+    /// "<resource>.<group>" of the object.
+    #[prost(string, tag = "2")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// The member that has the copy, or ought to.
+    #[prost(string, tag = "4")]
+    pub cluster: ::prost::alloc::string::String,
+    /// `conflict`: another manager owns a field that differs. Any other word: the member may come back by itself.
+    #[prost(string, tag = "5")]
+    pub reason: ::prost::alloc::string::String,
+    /// What the member said, or what hindered the router.
+    #[prost(string, tag = "6")]
+    pub message: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReplicasLeftOut {
+    /// As in ReplicaFault.
+    #[prost(string, tag = "1")]
+    pub shard: ::prost::alloc::string::String,
+    /// How many copies of the shard `faults` has no room for.
+    #[prost(uint64, tag = "2")]
+    pub copies: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShardMember {
