@@ -210,7 +210,7 @@ impl Edge {
             young: YoungKinds::default(),
             ahead: Arc::new(Semaphore::new(AHEAD_BYTES)),
         });
-        let lagging = Lagging::new(parts.open.metrics.replicas_behind.clone());
+        let lagging = Lagging::new(parts.open.metrics.replicas_behind.clone(), parts.routing.clone());
         Arc::new(Self {
             parts,
             replanner,

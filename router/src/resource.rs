@@ -18,6 +18,7 @@ pub(crate) mod locks;
 pub(crate) mod policies;
 pub(crate) mod question;
 pub(crate) mod queues;
+pub(crate) mod replicas;
 pub(crate) mod reviewed;
 pub(crate) mod routing;
 pub(crate) mod state;

@@ -137,11 +137,12 @@ impl Call<'_> {
         self.connection.is_known();
         lagging::mend(self.edge, &caller, &routing, &asked);
         self.name(&caller);
+        let deadline = started + timeout(&asked, edge.request_timeout);
         let Basis {
             routing,
             caller,
             planned,
-        } = namespace::planned(self.edge, &asked, routing, caller).await;
+        } = namespace::planned(self.edge, &asked, (routing, caller), deadline).await;
         if planned.unknown_kind {
             edge.routing.miss();
         }
@@ -149,7 +150,7 @@ impl Call<'_> {
         let mut request = Identified {
             injection: None,
             reach: Reach::of(&planned.plan),
-            deadline: started + timeout(&asked, edge.request_timeout),
+            deadline,
             started,
             head,
             asked,

@@ -12,12 +12,14 @@ use http::header::WARNING;
 use tokio::time::Instant;
 
 use super::Edge;
+use super::bounds::patience;
 use crate::decision::plan::{self, Planned};
 use crate::decision::rewrite;
 use crate::resource::grants;
 use crate::resource::routing::Routing;
 use crate::resource::upstream::Body;
 use crate::stage::fanout::fence;
+use crate::stage::fanout::replicate::WITHIN;
 use crate::stage::replan;
 use crate::value::classify::ApiRequest;
 use crate::value::snapshot::Caller;
@@ -32,9 +34,30 @@ pub(super) struct Basis {
     pub(super) planned: Planned,
 }
 
-/// The plan; where it lacks a grant that the hub has given meanwhile, or a kind that a member has, the one with that.
-pub(super) async fn planned(edge: &Edge, asked: &ApiRequest, routing: Arc<Routing>, caller: Caller) -> Basis {
-    let planned = plan::plan(&caller, asked, &routing.snapshot, &routing.kinds);
+/// The plan; where it lacks a grant that the hub has given meanwhile, or a kind that a member has, the one with that. A kind whose
+/// definition is being written is waited for, as the client of that write waits.
+pub(super) async fn planned(
+    edge: &Edge,
+    asked: &ApiRequest,
+    (routing, caller): (Arc<Routing>, Caller),
+    deadline: Instant,
+) -> Basis {
+    let mut basis = None;
+    if edge.lagging.defines(&caller, asked) {
+        let until = patience(asked, deadline).min(Instant::now() + WITHIN);
+        // A box: hardly a request waits for this.
+        Box::pin(edge.lagging.defined(&caller, asked, until)).await;
+        basis = anew(edge, asked, &caller);
+    }
+    let Basis {
+        routing,
+        caller,
+        planned,
+    } = basis.unwrap_or_else(|| Basis {
+        planned: plan::plan(&caller, asked, &routing.snapshot, &routing.kinds),
+        routing,
+        caller,
+    });
     // Within a namespace the member is the same, whatever the kind.
     let unknown = asked.resource.as_ref().filter(|resource| resource.namespace.is_none());
     if let (true, Some(resource)) = (planned.unknown_kind, unknown)

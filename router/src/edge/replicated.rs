@@ -18,7 +18,7 @@ use portolan_crds::names::DNS_SUBDOMAIN_MAX;
 use super::Edge;
 use super::after::After;
 use super::bounds::patience;
-use super::lagging::{Outcome, Writing, patch_of};
+use super::lagging::{Doing, Outcome, Writing, patch_of};
 use crate::decision::plan::{Candidate, Forward, Replicas};
 use crate::resource::routing::Routing;
 use crate::resource::upstream::{Body, gather_request};
@@ -138,7 +138,9 @@ impl Replicated {
             return;
         }
         let stored = self.stored.clone().unwrap_or_default();
-        self.noted = edge.lagging.begins(caller, (asked, stored), Instant::now());
+        self.noted = edge
+            .lagging
+            .begins(caller, Doing::Write, (asked, stored), Instant::now());
     }
 
     /// What is known of the copies after an attempt.
@@ -212,7 +214,7 @@ impl Replicated {
         };
         let kind = replicas.resource.kind();
         let warnings = behind.iter().map(|behind| behind.warning(&kind, name)).collect();
-        self.ends(Outcome::of(&behind));
+        self.ends(Outcome::of(behind));
         warnings
     }
 }
@@ -326,7 +328,8 @@ impl Edge {
         let resource = request.asked.resource.as_ref()?;
         let asked = patch_of(&request.asked, resource, resource.name.as_deref()?);
         let noted = (asked, StoredVersions::new());
-        self.lagging.begins(&request.caller, noted, Instant::now())
+        self.lagging
+            .begins(&request.caller, Doing::Deletion, noted, Instant::now())
     }
 
     /// A place for what follows a write; `None` if none is free until then.

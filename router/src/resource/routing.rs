@@ -24,6 +24,7 @@ use super::held::{HeldLocks, unix_seconds};
 use super::locks::Locks;
 use super::policies::Policies;
 use super::question::Questions;
+use super::replicas::Replicas;
 use super::upstream::{Connector, Upstreams};
 use super::whereabouts::Whereabouts;
 use super::writes::Writes;
@@ -74,6 +75,8 @@ pub(crate) struct RoutingStore {
     pub(crate) writes: Arc<Writes>,
     /// Leader locks that were brought to their present place.
     pub(crate) locks: Locks,
+    /// Copies of replicated kinds that are not what the primary has.
+    pub(crate) replicas: Replicas,
 }
 
 impl Routing {
@@ -120,6 +123,7 @@ impl RoutingStore {
             whereabouts: Whereabouts::default(),
             writes: Arc::default(),
             locks: Locks::default(),
+            replicas: Replicas::default(),
         })
     }
 

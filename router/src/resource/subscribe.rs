@@ -11,6 +11,7 @@ mod introduction;
 mod metrics;
 mod narrows;
 mod policies;
+mod replicas;
 mod session;
 mod state_file;
 

@@ -1,5 +1,8 @@
 //! CustomResourceDefinitions, which every member of a shard has alike.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use http::Method;
 use portolan_testbed::{Cluster, Fault, eventually};
 use portolan_tests::door::{Answer, Door, json as json_request, request};
@@ -48,6 +51,7 @@ fn is_established(definition: &Value) -> bool {
     conditions.any(|condition| condition["type"] == "Established" && condition["status"] == "True")
 }
 
+/// By field manager `test`.
 async fn apply(door: &Door, path: &str, object: &Value) -> Answer {
     let headers = [("content-type", "application/apply-patch+yaml")];
     let path = format!("{path}?fieldManager=test");
@@ -261,12 +265,101 @@ async fn a_copy_that_is_alike_is_adopted_and_anothers_stays() {
     assert_eq!(kept["spec"]["names"]["shortNames"], json!(["theirs"]));
     let shown = door.get(&path("nuts"), &[]).await.unwrap().json();
     assert_eq!(shown["spec"]["names"]["shortNames"], json!(["ours"]), "the primary's");
+    the_conflict_is_told_until_the_other_lets_go(&door, &west, "nuts").await;
     for plural in ["pegs", "nuts"] {
         succeeded(&delete(&door, &path(plural)).await, 200);
         for member in ["east", "west"] {
             is_gone(member, plural).await;
         }
     }
+}
+
+/// Reason and message of condition `Replicated` of shard `alike`, if it is there.
+async fn replicated() -> Option<(String, String)> {
+    let shard = ["get", "shardingconfig", "alike", "-n", "operators", "-o", "json"];
+    let shard: Value = serde_json::from_str(&world().await.direct("hub").ok(&shard).await.unwrap()).unwrap();
+    let conditions = shard["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let condition = conditions.find(|condition| condition["type"] == "Replicated")?;
+    assert_eq!(condition["status"], "False", "{condition}");
+    let text = |key: &str| condition[key].as_str().unwrap().to_owned();
+    Some((text("reason"), text("message")))
+}
+
+/// Where the author looks.
+async fn the_conflict_is_told_until_the_other_lets_go(door: &Door, west: &Door, plural: &str) {
+    let name = format!("{plural}.alike.test");
+    let words = [
+        &*name,
+        "member cluster west",
+        "\"test\"",
+        "spec.names.shortNames",
+        "nothing is forced",
+    ];
+    eventually("the shard says that another manager owns a field", || async {
+        let told = replicated().await;
+        let is_told = |(reason, message): &(String, String)| {
+            reason == "Conflict" && words.iter().all(|word| message.contains(word))
+        };
+        if told.as_ref().is_some_and(is_told) {
+            Ok(())
+        } else {
+            Err(format!("{told:?}"))
+        }
+    })
+    .await;
+    // The same manager, without the field.
+    succeeded(&apply(west, &path(plural), &definition(plural)).await, 200);
+    eventually(
+        "the copy is what the primary has, and nothing of it is told",
+        || async {
+            door.get(&path(plural), &[]).await.unwrap();
+            let names = in_member("west", plural).await.json()["spec"]["names"]["shortNames"].clone();
+            let told = replicated().await;
+            if names == json!(["ours"]) && !told.iter().any(|(_, message)| message.contains(&name)) {
+                Ok(())
+            } else {
+                Err(format!("{names}, {told:?}"))
+            }
+        },
+    )
+    .await;
+}
+
+/// A client that asks for the kind while the one that makes it waits for a slow member.
+#[tokio::test]
+async fn who_asks_for_a_kind_on_its_way_gets_all_of_it() {
+    let _alone = MEMBERS.write().await;
+    let (first, second) = (door("alike").await, door("alike").await);
+    let west = world().await.cluster("west");
+    west.fault(Fault::Delay(Duration::from_millis(150))).await.unwrap();
+    let made = async { first.post(DEFINITIONS, &definition("jigs")).await.unwrap() };
+    let asked = async {
+        eventually("the primary serves it", || async {
+            let there = in_member("east", "jigs").await;
+            (there.status == 200 && is_established(&there.json())).then_some(())
+        })
+        .await;
+        second.get("/apis/alike.test/v1/jigs", &[]).await.unwrap()
+    };
+    let (mut made, mut asked) = (pin!(made), pin!(asked));
+    let made = tokio::select! {
+        biased;
+        made = &mut made => made,
+        list = &mut asked => panic!("west has nothing yet: {} {}", list.status, list.message()),
+    };
+    succeeded(&made, 201);
+    let list = asked.await;
+    // A young kind's storage is there a moment later, as with any API server: 429.
+    assert!(matches!(list.status, 200 | 429), "{}", list.message());
+    let there = in_member("west", "jigs").await;
+    assert!(
+        there.status == 200 && is_established(&there.json()),
+        "{}",
+        there.message()
+    );
+    west.fault(Fault::None).await.unwrap();
+    succeeded(&delete(&first, &path("jigs")).await, 200);
 }
 
 #[tokio::test]

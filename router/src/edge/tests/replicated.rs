@@ -431,3 +431,45 @@ async fn nothing_outside_the_limits_is_deleted_anywhere() {
     );
     assert_eq!(log.lock().len(), 1, "the primary alone: {:?}", log.lock());
 }
+
+#[tokio::test]
+async fn who_asks_for_a_kind_on_its_way_waits_for_its_definition() {
+    const OBJECT: &str = "/apis/a.b/v1/namespaces/west/cs/one";
+    let (log, permits) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let (operators, _backends) = operators(primary(&["first"]), waiting(&log, &permits)).await;
+    let follows = async {
+        while log.lock().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let mut write = pin!(patch(&operators, DEFINITION, MERGE, "{}"));
+    tokio::select! {
+        _ = &mut write => panic!("the other member has not answered"),
+        () = follows => {}
+    }
+    // Others do not wait, and who has no patience goes on.
+    let others = async {
+        for _ in 0..3 {
+            for path in [
+                "/apis/a.b/v1/namespaces/west/ds/one",
+                "/api/v1/namespaces/west/pods/p",
+                DEFINITION,
+            ] {
+                assert_eq!(operators.ask("b", "GET", path).await.status(), StatusCode::OK, "{path}");
+            }
+        }
+        let began = Instant::now();
+        let hasty = operators.ask("b", "GET", &format!("{OBJECT}?timeout=1s")).await;
+        assert_eq!(hasty.status(), StatusCode::OK);
+        assert!(began.elapsed() >= Duration::from_millis(500), "{:?}", began.elapsed());
+    };
+    let mut asked = pin!(operators.ask("b", "GET", OBJECT));
+    tokio::select! {
+        _ = &mut asked => panic!("its definition is being written"),
+        _ = &mut write => panic!("the other member has not answered"),
+        () = others => {}
+    }
+    permits.add_permits(9);
+    let (answer, written) = tokio::join!(asked, write);
+    assert_eq!((answer.status(), written.status()), (StatusCode::OK, StatusCode::OK));
+}

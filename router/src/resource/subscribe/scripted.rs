@@ -164,8 +164,8 @@ impl HubSession {
             match self.any().await {
                 In::Breakers(report) => self.reports.push(report),
                 In::Policies(report) => self.policies.push(report),
-                // Nothing is renewed by it.
-                In::HeldLocks(_) => {}
+                // Nothing is renewed by it, and no copy is behind.
+                In::HeldLocks(_) | In::Replicas(_) => {}
                 other => return other,
             }
         }

@@ -22,6 +22,7 @@ use super::held;
 use super::hub_state::HubState;
 use super::introduction::introduction;
 use super::policies::PolicyReports;
+use super::replicas::ReplicaReports;
 use super::{MAX_MESSAGE_BYTES, SessionError};
 use crate::resource::access::{Asked, Carrier, Decision};
 use crate::resource::held::OtherLease;
@@ -137,6 +138,7 @@ impl Session {
         let mut held = held::Reports::default();
         self.report_held(&routing, &mut held).await?;
         let mut policies = PolicyReports::new(routing.load().policies.clone());
+        let mut replicas = ReplicaReports::new(&routing.replicas);
         routing.load().policies.forget_unsecured();
         loop {
             tokio::select! {
@@ -165,18 +167,14 @@ impl Session {
                 id = views.next() => self.send(Out::CatchUp(v1::CatchUp { id })).await?,
                 () = handovers(&routing) => self.report_handovers(state, &mut told).await?,
                 () = held.due(&routing.held) => self.report_held(&routing, &mut held).await?,
+                () = replicas.due() => self.report_replicas(&mut replicas).await?,
                 Ok(()) = breakers.changed() => report_at = report_at.min(Instant::now() + REPORT_DELAY),
                 () = tokio::time::sleep_until(report_at) => {
                     report_at = Instant::now() + REPORT_EVERY;
                     self.send(Out::Breakers(report(&routing))).await?;
                     self.report_handovers(state, &mut told).await?;
                 }
-                () = policies.due() => {
-                    state.secure_shares().await;
-                    if let Some(report) = policies.next(&routing.load().snapshot) {
-                        self.send(Out::Policies(report)).await?;
-                    }
-                }
+                () = policies.due() => self.report_policies(state, &mut policies).await?,
                 () = state.save_due() => {
                     state.save_if_changed().await;
                     self.acknowledge(state).await?;
@@ -347,6 +345,23 @@ impl Session {
             self.send(Out::HeldLocks(report)).await?;
         }
         Ok(())
+    }
+
+    /// How policies stand, if there is anything to tell. Shares that it says are kept to must be on disk before.
+    async fn report_policies(&self, state: &mut HubState, reports: &mut PolicyReports) -> Result<(), SessionError> {
+        state.secure_shares().await;
+        match reports.next(&state.routing().load().snapshot) {
+            Some(report) => self.send(Out::Policies(report)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Which copies are not what the primary has, if that is news to the hub.
+    async fn report_replicas(&self, reports: &mut ReplicaReports) -> Result<(), SessionError> {
+        match reports.next() {
+            Some(report) => self.send(Out::Replicas(report)).await,
+            None => Ok(()),
+        }
     }
 
     async fn ask_last_answers(&mut self, asked: AskedLastAnswers) -> Result<(), SessionError> {

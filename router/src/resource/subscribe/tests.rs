@@ -454,7 +454,7 @@ async fn breakers(session: &mut HubSession) -> v1::BreakerReport {
     loop {
         match session.any().await {
             In::Breakers(report) => return report,
-            In::Policies(_) | In::HeldLocks(_) => {}
+            In::Policies(_) | In::HeldLocks(_) | In::Replicas(_) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -45,6 +45,8 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const MAX_ANSWER_BYTES: usize = 2 << 20;
 /// Of a warning, which stands in a header of its own: conflicts name each field.
 const MAX_WARNING_CHARS: usize = 1000;
+/// Another manager owns what differs, as a word for metrics.
+const CONFLICT: &str = "conflict";
 
 /// A member whose copy is not what the primary has, with why.
 #[derive(Debug, Clone, PartialEq)]
@@ -216,7 +218,7 @@ impl FanOuts {
         }
         Err(match status {
             // That of fields names each of them as a cause; else somebody else was first.
-            StatusCode::CONFLICT if is_of_fields(&body) => behind("conflict", said()),
+            StatusCode::CONFLICT if is_of_fields(&body) => behind(CONFLICT, said()),
             StatusCode::CONFLICT => behind("gone", said()),
             // It does not serve the kind yet, or does not know the token of the moment.
             StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED => behind("away", said()),
@@ -397,9 +399,14 @@ fn fail(others: &[Replica], reason: &'static str, message: &str) -> Vec<Result<(
 }
 
 impl Behind {
-    /// Whether it may be well by itself: the member comes back.
+    /// Whether it may be well by itself: the member comes back, or another manager lets go of what differs.
     pub(crate) fn may_pass(&self) -> bool {
-        ["away", "late", "unread", "leaving", "gone"].contains(&self.reason)
+        self.is_conflict() || ["away", "late", "unread", "leaving", "gone"].contains(&self.reason)
+    }
+
+    /// Whether another manager owns what differs.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.reason == CONFLICT
     }
 
     /// For the client that wrote the object.
