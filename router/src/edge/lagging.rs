@@ -48,7 +48,7 @@ const MOST_WAITING: usize = 1024;
 pub(super) struct Lagging {
     objects: Mutex<HashMap<Key, Lag>>,
     behind: AtomicUsize,
-    /// Definitions that are being written.
+    /// Definitions that are on their way.
     defining: AtomicUsize,
     /// Something that was under way is over: all wait who wait for any of it, and look.
     over: Notify,
@@ -92,8 +92,8 @@ struct Lag {
     pause: Duration,
     /// Writes, deletions and attempts to mend that will say what became of it.
     under_way: usize,
-    /// Those of them that are writes of a client's.
-    writes: usize,
+    /// Those of them that may make it.
+    makes: usize,
     /// Some copy is not known to be what the primary has.
     is_behind: bool,
     /// How often that was said. Who saw less does not know that all is well.
@@ -105,6 +105,9 @@ struct Lag {
 /// What is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
+    /// A write that makes the object, if it is not there.
+    Make,
+    /// A write of one that is there.
     Write,
     Deletion,
     /// An attempt to bring copies to what the primary has.
@@ -153,13 +156,13 @@ impl Lag {
         self.under_way > 0 || now < self.tried + KEPT
     }
 
-    /// Whether it is a definition, of whatever kind, that is being written.
+    /// Whether it is a definition, of whatever kind, that may be on its way. One that is edited is served meanwhile.
     fn is_defining(&self) -> bool {
         let of_object = |resource: &ResourceRequest| resource.is_definition() && resource.subresource.is_none();
-        self.writes > 0 && self.asked.resource.as_ref().is_some_and(of_object)
+        self.makes > 0 && self.asked.resource.as_ref().is_some_and(of_object)
     }
 
-    /// Whether the definition of this kind is being written.
+    /// Whether the definition of this kind may be on its way.
     fn defines(&self, kind: &ResourceRequest) -> bool {
         let resource = self.asked.resource.as_ref();
         let name = resource
@@ -226,7 +229,7 @@ impl Lagging {
             due: now,
             pause: PAUSE,
             under_way: 0,
-            writes: 0,
+            makes: 0,
             is_behind: false,
             said: 0,
             faults: Vec::new(),
@@ -234,7 +237,7 @@ impl Lagging {
         // The last write counts: it is looked after as if there had been none before.
         (lag.since, lag.tried, lag.due, lag.pause) = (now, now, now, PAUSE);
         lag.under_way += 1;
-        lag.writes += usize::from(doing == Doing::Write);
+        lag.makes += usize::from(doing == Doing::Make);
         lag.stored.extend(stored);
         let said = lag.said;
         self.count(&objects);
@@ -341,7 +344,7 @@ impl Lagging {
         };
         lag.tried = now;
         lag.under_way = lag.under_way.saturating_sub(1);
-        lag.writes = lag.writes.saturating_sub(usize::from(writing.doing == Doing::Write));
+        lag.makes = lag.makes.saturating_sub(usize::from(writing.doing == Doing::Make));
         match outcome {
             Outcome::Settled if lag.said == writing.said => lag.is_behind = false,
             Outcome::Settled | Outcome::Untouched => {}

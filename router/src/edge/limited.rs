@@ -200,7 +200,7 @@ mod tests {
                     .upstreams
                     .pools()
                     .iter()
-                    .any(|(_, unary, _)| unary.streams > 0)
+                    .any(|(_, unary, watch)| unary.streams + watch.streams > 0)
             };
             while under_way() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -267,7 +267,7 @@ mod tests {
         began.notified().await;
         let state = watch("ns").await;
         let one_left = async {
-            while router.routing.load().upstreams.pools()[0].1.streams > 1 {
+            while router.routing.load().upstreams.pools()[0].2.streams > 1 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

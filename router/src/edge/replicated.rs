@@ -138,9 +138,10 @@ impl Replicated {
             return;
         }
         let stored = self.stored.clone().unwrap_or_default();
-        self.noted = edge
-            .lagging
-            .begins(caller, Doing::Write, (asked, stored), Instant::now());
+        let content_type = media::content_type(&self.request.head.headers);
+        let makes = self.request.asked.verb == Verb::Create || content_type.is_some_and(media::is_apply);
+        let doing = if makes { Doing::Make } else { Doing::Write };
+        self.noted = edge.lagging.begins(caller, doing, (asked, stored), Instant::now());
     }
 
     /// What is known of the copies after an attempt.

@@ -48,7 +48,7 @@ fn lagging() -> Arc<Lagging> {
 }
 
 fn begins(lagging: &Arc<Lagging>, caller: &Caller, path: &str, now: Instant) -> Option<Writing> {
-    lagging.begins(caller, Doing::Write, (asked(path), StoredVersions::new()), now)
+    lagging.begins(caller, Doing::Make, (asked(path), StoredVersions::new()), now)
 }
 
 /// Of a write that ended so.
@@ -206,10 +206,12 @@ fn who_asks_for_a_kind_waits_for_a_write_of_its_definition_and_for_nothing_else(
     let (mending, _) = due(&lagging, &same, now + PAUSE * 2).unwrap();
     assert!(!waits(&lagging, &same, KIND), "nor is an attempt to mend it");
     mending.ends(Outcome::Settled);
-    let noted = (asked(PATH), StoredVersions::new());
-    let deleting = lagging.begins(&writer, Doing::Deletion, noted, now).unwrap();
-    assert!(!waits(&lagging, &same, KIND), "nor a deletion");
-    deleting.ends(Outcome::Settled);
+    for doing in [Doing::Write, Doing::Deletion] {
+        let noted = (asked(PATH), StoredVersions::new());
+        let under_way = lagging.begins(&writer, doing, noted, now).unwrap();
+        assert!(!waits(&lagging, &same, KIND), "nor {doing:?}");
+        under_way.ends(Outcome::Settled);
+    }
     let of_status = begins(&lagging, &writer, &format!("{PATH}/status"), now).unwrap();
     let of_others = begins(&lagging, &writer, "/apis/a.b/v1/others/cs.a.b", now).unwrap();
     assert!(!waits(&lagging, &same, KIND), "nor what defines nothing");

@@ -187,6 +187,9 @@ async fn patch(operators: &Operators, target: &str, kind: &str, body: &'static s
 }
 
 const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+const APPLIED: &str =
+    r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"cs.a.b"}}"#;
 
 fn warning(answer: &Response<Incoming>) -> String {
     let warnings = answer.headers().get_all(WARNING).iter();
@@ -354,10 +357,8 @@ async fn nothing_is_applied_anew_while_a_copy_is_leaving() {
         (200, leaving)
     });
     let (operators, _backends) = operators(east, west).await;
-    let body =
-        r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"cs.a.b"}}"#;
     let target = format!("{DEFINITION}?fieldManager=test");
-    let answer = patch(&operators, &target, "application/apply-patch+yaml", body).await;
+    let answer = patch(&operators, &target, APPLY, APPLIED).await;
     assert_eq!(answer.status(), StatusCode::CONFLICT);
     assert_eq!(*log.lock(), Vec::<Value>::new(), "nothing was sent");
 }
@@ -442,7 +443,8 @@ async fn who_asks_for_a_kind_on_its_way_waits_for_its_definition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let mut write = pin!(patch(&operators, DEFINITION, MERGE, "{}"));
+    let target = format!("{DEFINITION}?fieldManager=test");
+    let mut write = pin!(patch(&operators, &target, APPLY, APPLIED));
     tokio::select! {
         _ = &mut write => panic!("the other member has not answered"),
         () = follows => {}
