@@ -43,7 +43,7 @@ done
 echo "1 of 3: a router that counts what runs" >&2
 build "$building/counting" "-Cprofile-generate=$building/counts"
 echo "2 of 3: GETs, lists and watches" >&2
-PORTOLAN_PROGRAMS=$building/counting "$building/done/portolan-bench" --only peers --rows gets,lists,events,merged \
+PORTOLAN_PROGRAMS=$building/counting "$building/done/portolan-bench" --only peers --rows gets,lists,events,merged,watches \
   --rounds 1 --requests 6000 --latency-seconds 2 --end-gently --router-flag=--drain-timeout=2s
 "$profdata" merge -o "$building/router.profdata" "$building/counts"
 echo "3 of 3: the router by what was counted" >&2
