@@ -98,22 +98,46 @@ type Generations = BTreeMap<Which, i64>;
 /// What somebody did to an object: its generation unless it is gone.
 type Touched = (Which, Option<i64>);
 
-/// Whether the member has the policy that compares what writes say of their epoch, with its binding, as they shall be.
-/// Whether it goes by them shows when a namespace is closed.
-pub(crate) async fn is_fenced(client: &Client) -> Result<bool, CallError> {
-    let any = PolicyInput {
-        keys: LabelKeys::default(),
-        kinds: BTreeSet::new(),
-    };
-    for (wanted, is_binding) in Policy::Fence.manifests(&any).iter().zip([false, true]) {
-        let found = read(client, (Policy::Fence, is_binding))
-            .await?
-            .and_then(Read::into_found);
-        if found.is_none_or(|(found, _)| difference(wanted, &found).is_some()) {
-            return Ok(false);
+/// How many epochs of a namespace the member's policies let be open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fenced {
+    /// Nothing is compared.
+    Not,
+    /// One: by the policies of an earlier release.
+    One,
+    Lists,
+}
+
+/// By which of the policies that compare what writes say of their epoch, and hold the agent to what it may set, the member has, with their
+/// bindings. Whether it goes by them shows when a namespace is closed.
+pub(crate) async fn fenced(client: &Client) -> Result<Fenced, CallError> {
+    let keys = |policy: &Value| input_of(policy).map(|input| input.keys).unwrap_or_default();
+    let mut fenced = Fenced::Lists;
+    for policy in [Policy::Fence, Policy::AgentWrites] {
+        let mut found = Vec::new();
+        for is_binding in [false, true] {
+            let read = read(client, (policy, is_binding)).await?.and_then(Read::into_found);
+            found.extend(read.map(|(found, _)| found));
         }
+        let input = PolicyInput {
+            keys: found.first().map(keys).unwrap_or_default(),
+            kinds: BTreeSet::new(),
+        };
+        let is = |manifests: [Value; 2]| {
+            let mut pairs = manifests.iter().zip(&found);
+            found.len() == manifests.len() && pairs.all(|(wanted, found)| difference(wanted, found).is_none())
+        };
+        if is(policy.manifests(&input)) {
+            continue;
+        }
+        let is_of_before = policy == Policy::AgentWrites || is(policy.manifests_of_one_epoch(&input));
+        fenced = if is_of_before && fenced != Fenced::Not {
+            Fenced::One
+        } else {
+            Fenced::Not
+        };
     }
-    Ok(true)
+    Ok(fenced)
 }
 
 /// An object as the API server has it.

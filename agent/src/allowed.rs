@@ -17,7 +17,7 @@ use portolan_wire::v1::Allowed;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::admission;
+use crate::admission::{self, Fenced};
 use crate::explain::watch_broke;
 use crate::member::{CallError, bounded, watch_config};
 use crate::metrics::{Metrics, Watched};
@@ -41,7 +41,7 @@ struct Roles {
 pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>, metrics: Metrics) {
     let looked_by = client.clone();
     // Not told before it is known: that the right is gone would be news.
-    let mut extras = None;
+    let mut fence = None;
     let mut looks = tokio::time::interval(LOOK_FOR_EXTRAS);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let config = |name: &str| watch_config().labels(MANAGED).fields(&format!("metadata.name={name}"));
@@ -55,7 +55,7 @@ pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>,
             Some(event) = cluster_roles.next() => event.map(|event| users.apply(event, |role| role.rules)),
             _ = looks.tick() => {
                 match extras_of(&looked_by).await {
-                    Some(now) => extras = Some(now),
+                    Some(now) => fence = Some(now),
                     None => looks.reset_after(LOOK_AGAIN),
                 }
                 Ok(())
@@ -64,8 +64,9 @@ pub(crate) async fn run(client: Client, allowed: watch::Sender<Option<Allowed>>,
         };
         if let Err(error) = applied {
             watch_broke(&metrics, Watched::roles, ROLE_IMPERSONATE, &error);
-        } else if let (Some(mut now), Some(extras)) = (by(&accounts, &users), &extras) {
+        } else if let (Some(mut now), Some((extras, fence_lists))) = (by(&accounts, &users), &fence) {
             now.extras = extras.iter().cloned().collect();
+            now.fence_lists = *fence_lists;
             allowed.send_if_modified(|current| current.replace(now.clone()).as_ref() != Some(&now));
         }
     }
@@ -100,25 +101,26 @@ fn by(accounts: &Roles, users: &Roles) -> Option<Allowed> {
     Some(Allowed {
         service_accounts: accounts.into_iter().collect(),
         users: users.into_iter().collect(),
-        extras: Vec::new(),
+        ..Allowed::default()
     })
 }
 
-/// The extras of fences that the router may act with, whatever their values, where the policy that compares them is there;
-/// `None`: that cannot be told now.
-async fn extras_of(client: &Client) -> Option<BTreeSet<String>> {
+/// The extras of fences that the router may act with, whatever their values, where the policy that compares them is there, and whether
+/// several epochs may be open; `None`: that cannot be told now.
+async fn extras_of(client: &Client) -> Option<(BTreeSet<String>, bool)> {
     let found = async {
-        if !admission::is_fenced(client).await? {
-            return Ok(BTreeSet::new());
+        let fenced = admission::fenced(client).await?;
+        if fenced == Fenced::Not {
+            return Ok((BTreeSet::new(), false));
         }
         let roles = Api::<ClusterRole>::all(client.clone());
         let params = ListParams::default().fields(&format!("metadata.name={ROLE_FENCE}"));
         let list = bounded(roles.list(&params)).await?;
         let rules: Vec<_> = list.items.into_iter().filter_map(|role| role.rules).flatten().collect();
-        Ok::<_, CallError>(extras(&rules))
+        Ok::<_, CallError>((extras(&rules), fenced == Fenced::Lists))
     };
     match found.await {
-        Err(error) if error.status() == Some(403) => Some(BTreeSet::new()),
+        Err(error) if error.status() == Some(403) => Some((BTreeSet::new(), false)),
         found => found.ok(),
     }
 }

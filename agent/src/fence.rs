@@ -27,8 +27,8 @@ use self::closing::{Addresses, Closing, Heard, Standing};
 use crate::facts::FactStore;
 use crate::member;
 
-/// Namespaces to close, with the epoch that is to be the only one.
-pub(crate) type Orders = Arc<BTreeMap<String, u64>>;
+/// Namespaces to close, with the epochs that are to be open there and no others, in order.
+pub(crate) type Orders = Arc<BTreeMap<String, Vec<u64>>>;
 
 /// Between two looks while something is not closed; API servers see an annotation within milliseconds.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -55,8 +55,8 @@ pub(crate) struct Fence {
 
 type Closings = BTreeMap<String, Closing>;
 
-/// A namespace and the epoch that it is to be in.
-type Order = (String, u64);
+/// A namespace and the epochs that are to be open there.
+type Order = (String, Vec<u64>);
 
 impl Fence {
     /// Follows the orders until cancelled.
@@ -104,7 +104,7 @@ impl Fence {
     /// The inventory may lag: what it says is a reason to look.
     fn contradicts(&self, namespace: &String, closing: &Closing) -> bool {
         self.namespaces.is(namespace, |known| {
-            !closing.agrees(known.map(|fact| (fact.uid.as_str(), fact.epoch)))
+            !closing.agrees(known.map(|fact| (fact.uid.as_str(), epochs_of(fact))))
         })
     }
 
@@ -126,12 +126,12 @@ impl Fence {
             .iter_mut()
             .filter(|(_, closing)| matches!(closing.standing, Standing::Ordered | Standing::Doubted));
         let annotating = stream::iter(ordered).for_each_concurrent(AT_ONCE, |(namespace, closing)| async move {
-            match annotate(&self.client, namespace, closing.epoch).await {
+            match annotate(&self.client, namespace, &closing.open).await {
                 Ok(Annotated::Set { uid, anew }) => closing.annotated(&uid, anew),
                 Ok(Annotated::Gone) => closing.gone(),
                 Ok(Annotated::Raced) => {}
                 Ok(Annotated::Beyond(known)) => {
-                    closing.message = format!("its annotation says {known}, which is not below {}", closing.epoch);
+                    closing.message = format!("its annotation says {known}, which is not below {}", closing.epoch());
                 }
                 Err(error) => {
                     closing.message = format!("cannot annotate the Namespace: {error}");
@@ -146,7 +146,7 @@ impl Fence {
     async fn look(&self, closings: &mut Closings, addresses: &mut Addresses) {
         let annotated = closings.iter().filter(|(_, one)| one.standing == Standing::Annotated);
         let annotated: Vec<Order> = annotated
-            .map(|(namespace, one)| (namespace.clone(), one.epoch))
+            .map(|(namespace, one)| (namespace.clone(), one.open.clone()))
             .collect();
         if annotated.is_empty() {
             return;
@@ -191,8 +191,8 @@ impl Fence {
         let words = |error: member::CallError| Chain(&error).to_string();
         let connection = Connection::open(client).await.map_err(words)?;
         let mut heard = Vec::with_capacity(orders.len());
-        for (namespace, epoch) in orders {
-            heard.push(connection.probe(namespace, *epoch).await);
+        for (namespace, open) in orders {
+            heard.push(connection.probe(namespace, open).await);
         }
         if !connection.is_same().await.map_err(words)? {
             return Err("requests over one connection are answered by different API servers".to_owned());
@@ -203,9 +203,13 @@ impl Fence {
     fn tell(&self, closings: &Closings) {
         let fences = closings.iter().map(|(namespace, closing)| wire::FenceState {
             namespace: namespace.clone(),
-            epoch: closing.epoch,
+            epoch: closing.epoch(),
             closed: closing.standing == Standing::Closed,
             message: closing.message.clone(),
+            open: Some(&closing.open)
+                .filter(|open| open.len() > 1)
+                .cloned()
+                .unwrap_or_default(),
         });
         let told = wire::Fences {
             fences: fences.collect(),
@@ -218,14 +222,23 @@ impl Fence {
     }
 }
 
+/// The epochs that the annotation says.
+fn epochs_of(fact: &wire::NamespaceFact) -> Vec<u64> {
+    if fact.epochs.is_empty() {
+        fact.epoch.into_iter().collect()
+    } else {
+        fact.epochs.clone()
+    }
+}
+
 /// Takes new orders; true if there are any.
-fn follow(closings: &mut Closings, orders: &BTreeMap<String, u64>) -> bool {
-    closings.retain(|namespace, closing| orders.get(namespace) == Some(&closing.epoch));
+fn follow(closings: &mut Closings, orders: &BTreeMap<String, Vec<u64>>) -> bool {
+    closings.retain(|namespace, closing| orders.get(namespace) == Some(&closing.open));
     let mut new = false;
-    for (namespace, epoch) in orders {
+    for (namespace, open) in orders {
         closings.entry(namespace.clone()).or_insert_with(|| {
             new = true;
-            Closing::new(*epoch)
+            Closing::new(open.clone())
         });
     }
     new
@@ -238,7 +251,8 @@ mod tests {
     #[test]
     fn an_order_of_another_epoch_begins_anew_and_one_that_is_withdrawn_is_forgotten() {
         let mut closings = Closings::new();
-        let orders = |all: &[(&str, u64)]| all.iter().map(|(name, epoch)| ((*name).to_owned(), *epoch)).collect();
+        let order = |(name, epoch): &(&str, u64)| ((*name).to_owned(), vec![*epoch]);
+        let orders = |all: &[(&str, u64)]| all.iter().map(order).collect();
         assert!(follow(&mut closings, &orders(&[("a", 2), ("b", 3)])));
         for closing in closings.values_mut() {
             closing.annotated("u", true);
@@ -247,6 +261,6 @@ mod tests {
         assert_eq!(closings.len(), 1);
         assert_eq!(closings["a"].standing, Standing::Annotated);
         assert!(follow(&mut closings, &orders(&[("a", 3)])));
-        assert_eq!((closings["a"].epoch, closings["a"].standing), (3, Standing::Ordered));
+        assert_eq!((closings["a"].epoch(), closings["a"].standing), (3, Standing::Ordered));
     }
 }

@@ -12,7 +12,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
 use portolan_crds::labels::FENCE_EPOCH;
-use portolan_crds::policy::annotated_epoch;
+use portolan_crds::policy::annotated_epochs;
 use portolan_wire::v1::NamespaceFact;
 
 use crate::bounds;
@@ -52,9 +52,13 @@ pub(crate) async fn run(client: Client, facts: Arc<NamespaceFacts>, metrics: Met
 fn fact(metadata: ObjectMeta) -> NamespaceFact {
     let annotation = metadata.annotations.as_ref().and_then(|all| all.get(FENCE_EPOCH));
     let uid = metadata.uid.unwrap_or_default();
+    let open = annotation
+        .map(|annotation| annotated_epochs(annotation, &uid))
+        .unwrap_or_default();
     let (labels, labels_cut) = bounds::of_namespace(metadata.labels.unwrap_or_default());
     NamespaceFact {
-        epoch: annotation.and_then(|annotation| annotated_epoch(annotation, &uid)),
+        epoch: open.last().copied(),
+        epochs: if open.len() > 1 { open } else { Vec::new() },
         name: metadata.name.unwrap_or_default(),
         uid,
         labels,

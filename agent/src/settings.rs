@@ -8,6 +8,7 @@ use std::sync::Arc;
 use portolan_crds::GroupResource;
 use portolan_crds::labels::{LabelKeys, PrefixError};
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
+use portolan_crds::policy::OPEN_EPOCHS_MAX;
 use portolan_crds::selector::{Selector, SelectorError};
 use portolan_crds::shard::{BucketAlgorithm, Bucketing, BucketingError};
 use portolan_wire::protocol::MAX_FENCES;
@@ -144,8 +145,15 @@ pub(crate) fn fences(config: &wire::AgentConfig) -> Result<Orders, SettingsError
     }
     let mut orders = BTreeMap::new();
     for order in &config.fences {
+        let open = if order.open.is_empty() {
+            vec![order.epoch]
+        } else {
+            order.open.clone()
+        };
+        let is_good = open.is_sorted() && open.last() == Some(&order.epoch) && open.len() <= OPEN_EPOCHS_MAX;
         // It becomes part of a path.
-        if !is_dns_label(&order.namespace) || orders.insert(order.namespace.clone(), order.epoch).is_some() {
+        let is_good = is_good && is_dns_label(&order.namespace);
+        if !is_good || orders.insert(order.namespace.clone(), open).is_some() {
             return Err(SettingsError::Fence(order.namespace.clone()));
         }
     }
@@ -223,6 +231,7 @@ mod tests {
             let orders = all.iter().map(|(namespace, epoch)| wire::FenceOrder {
                 namespace: (*namespace).to_owned(),
                 epoch: *epoch,
+                open: Vec::new(),
             });
             let config = wire::AgentConfig {
                 fences: orders.collect(),

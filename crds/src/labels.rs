@@ -84,7 +84,7 @@ pub const POLICY_FENCE: &str = "portolan-fence";
 /// ClusterRole on a member that lets the router say, with each write, for which owner of a namespace it is.
 pub const ROLE_FENCE: &str = "portolan-router-fence";
 /// Extra of a user, by which a write says of which epoch of its (cluster, namespace) pair it is; and the annotation of the
-/// Namespace that it is compared with, which the agent alone sets (`policy::epoch_annotation`).
+/// Namespace that it is compared with, which the agent alone sets (`policy::epochs_annotation`).
 pub const FENCE_EPOCH: &str = "ctrlmesh.kusionstack.io/epoch";
 /// Extra of a user, by which a write says of which shard it is, for the member's audit log.
 pub const FENCE_SHARD: &str = "ctrlmesh.kusionstack.io/shard";

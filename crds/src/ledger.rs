@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::ShardingConfigSpec;
 use crate::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
 use crate::names::ShardName;
+use crate::operator::Contention;
 
 mod chunk;
 mod lock;
@@ -27,8 +28,10 @@ pub use chunk::{CHUNK_BYTES_MAX, Chunk, Departure, Pair, PairFence};
 pub use lock::{LockHandover, LockInForce, LockPhase, LockPlace, Vacancy};
 pub use slot::{Slot, SlotError};
 
-/// Format of records that this program writes, and the only one that it reads.
+/// Format of records in which each pair has one owner. Hubs of before there were others read it alone.
 pub const FORMAT: u32 = 1;
+/// Format of records in which pairs have an owner of each operator.
+pub const FORMAT_OF_OPERATORS: u32 = 2;
 /// Longest spec that a shard may have in force, in bytes of JSON: it must fit a ConfigMap. With the one before it, too, or that
 /// is not kept.
 pub const SPEC_BYTES_MAX: usize = 768 * 1024;
@@ -83,6 +86,9 @@ pub struct Root {
     /// The format of cursors that routers are told to write.
     #[serde(default)]
     pub cursor_format: CursorFormat,
+    /// Who contends for pairs with whom.
+    #[serde(default, skip_serializing_if = "Contention::is_fleet")]
+    pub contention: Contention,
 }
 
 /// How routers write cursors.
@@ -152,7 +158,7 @@ pub enum RecordError {
         written: String,
     },
     /// Written by another version.
-    #[error("it has format {0}, and this program reads format {FORMAT}")]
+    #[error("it has format {0}, and this program reads formats {FORMAT} and {FORMAT_OF_OPERATORS}")]
     Format(u32),
     /// No record.
     #[error("it cannot be read")]
@@ -187,7 +193,7 @@ impl Record {
     /// The data of its ConfigMap.
     pub fn encode(&self) -> BTreeMap<String, String> {
         let versioned = Versioned {
-            format: FORMAT,
+            format: self.content.format(),
             rest: self,
         };
         let text = serde_json::to_string(&versioned).expect("a record has keys of text only");
@@ -207,7 +213,7 @@ impl Record {
             return Err(RecordError::Checksum { actual, written });
         }
         let versioned: Versioned<Anything> = serde_json::from_str(text)?;
-        if versioned.format != FORMAT {
+        if ![FORMAT, FORMAT_OF_OPERATORS].contains(&versioned.format) {
             return Err(RecordError::Format(versioned.format));
         }
         let record = serde_json::from_str::<Self>(text)?;
@@ -216,6 +222,18 @@ impl Record {
         } else {
             Err(RecordError::Misnamed(record.object_name()))
         }
+    }
+}
+
+impl Content {
+    /// The lowest that says all of it.
+    fn format(&self) -> u32 {
+        let is_of_operators = match self {
+            Self::Root(root) => !root.contention.is_fleet(),
+            Self::Chunk(chunk) => chunk.is_of_operators(),
+            Self::Spec(_) => false,
+        };
+        if is_of_operators { FORMAT_OF_OPERATORS } else { FORMAT }
     }
 }
 

@@ -34,6 +34,9 @@ pub enum NameError {
     /// A shard's name is written `namespace/name`.
     #[error("{0:?} is not namespace/name")]
     Shard(String),
+    /// An operator's name is written `namespace/operator`.
+    #[error("{0:?} is not namespace/operator")]
+    Operator(String),
     /// The lease of this shard would have a name longer than 253 characters.
     #[error("lease name {0:?} is longer than 253 characters: shorten leaderElectionName or the ShardingConfig's name")]
     LeaseTooLong(String),

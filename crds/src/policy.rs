@@ -16,7 +16,8 @@
 
 mod fence;
 
-pub use self::fence::{REFUSED_GRANT_OVER, REFUSED_NO_GRANT, annotated_epoch, epoch_annotation};
+use self::fence::Epochs;
+pub use self::fence::{OPEN_EPOCHS_MAX, REFUSED_GRANT_OVER, REFUSED_NO_GRANT, annotated_epochs, epochs_annotation};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,10 +88,19 @@ impl Policy {
 
     /// The policy and its binding as they shall be, in the first of [`Self::versions`].
     pub fn manifests(self, input: &PolicyInput) -> [Value; 2] {
+        self.manifests_for(input, Epochs::Several)
+    }
+
+    /// As a release wrote them in which one epoch was open in a namespace. What a member has of it goes on fencing one.
+    pub fn manifests_of_one_epoch(self, input: &PolicyInput) -> [Value; 2] {
+        self.manifests_for(input, Epochs::One)
+    }
+
+    fn manifests_for(self, input: &PolicyInput, epochs: Epochs) -> [Value; 2] {
         let (spec, mut binding) = match self {
             Self::Reserved => (reserving(input), json!({ "validationActions": ["Deny"] })),
-            Self::AgentWrites => (holding(&input.keys), json!({ "validationActions": ["Deny"] })),
-            Self::Fence => (fence::fencing(), json!({ "validationActions": ["Deny"] })),
+            Self::AgentWrites => (holding(&input.keys, epochs), json!({ "validationActions": ["Deny"] })),
+            Self::Fence => (fence::fencing(epochs), json!({ "validationActions": ["Deny"] })),
             Self::Labels => (labelling(input), json!({})),
         };
         binding["policyName"] = self.name().into();
@@ -173,7 +183,7 @@ fn reserving(input: &PolicyInput) -> Value {
 
 /// Objects differ in the reserved labels, and in what the API server itself counts, and in nothing else. Every kind and
 /// subresource is matched: what RBAC gives the agent one day is held here before.
-fn holding(keys: &LabelKeys) -> Value {
+fn holding(keys: &LabelKeys, epochs: Epochs) -> Value {
     let keys: Vec<String> = keys.reserved().into_iter().map(literal).collect();
     let not_own = format!(
         "!(request.resource.group == \"\" && request.resource.resource == \"secrets\" && has(request.namespace) \
@@ -212,12 +222,12 @@ fn holding(keys: &LabelKeys) -> Value {
             variable("notes", "has(object.metadata.annotations) ? object.metadata.annotations : {}"),
             variable("oldNotes", "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"),
         ],
-        "validations": held(),
+        "validations": held(epochs),
     })
 }
 
 /// What of the agent's writes is refused.
-fn held() -> Value {
+fn held(epochs: Epochs) -> Value {
     let refused = |expression: &str, message: &str| json!({ "expression": expression, "message": message, "reason": "Forbidden" });
     let system: Vec<String> = SYSTEM_NAMESPACES.into_iter().map(literal).collect();
     json!([
@@ -238,7 +248,7 @@ fn held() -> Value {
             "portolan-agent may change the reserved labels of an object and no others"
         ),
         refused(
-            &changed(&same_notes()),
+            &changed(&same_notes(epochs)),
             &format!("portolan-agent may raise the annotation {FENCE_EPOCH} of a Namespace and change no others"),
         ),
         refused(
@@ -251,20 +261,26 @@ fn held() -> Value {
     ])
 }
 
-/// One annotation of a Namespace may be set, for this Namespace and no other of its name, and grow.
-fn same_notes() -> String {
+/// One annotation of a Namespace may be set, for this Namespace and no other of its name, and grow: an epoch that was not open is
+/// beyond all that were.
+fn same_notes(epochs: Epochs) -> String {
     let key = literal(FENCE_EPOCH);
     let is_own = |notes: &str| fence::is_own(&format!("variables.{notes}[k]"), "object");
-    let epoch = |notes: &str| format!("int(variables.{notes}[k].split(\".\")[0])");
+    let said = |notes: &str| format!("variables.{notes}[k].split(\".\")[0]");
+    let (new, old) = (said("notes"), said("oldNotes"));
+    let grows = match epochs {
+        Epochs::One => format!("int({new}) > int({old})"),
+        Epochs::Several => {
+            format!("{new}.split(\",\").all(e, e in {old}.split(\",\") || {old}.split(\",\").all(o, int(e) > int(o)))")
+        }
+    };
     format!(
         "variables.notes.all(k, k in variables.oldNotes && variables.notes[k] == variables.oldNotes[k] \
             || (k == {key} && {IS_NAMESPACE} && {} \
-                && (!(k in variables.oldNotes) || !{} || {} > {}))) \
+                && (!(k in variables.oldNotes) || !{} || {grows}))) \
         && variables.oldNotes.all(k, k in variables.notes)",
         is_own("notes"),
         is_own("oldNotes"),
-        epoch("notes"),
-        epoch("oldNotes")
     )
 }
 

@@ -101,6 +101,12 @@ pub struct ShardingConfigSpec {
         extend("x-kubernetes-list-type" = "set"),
     ))]
     pub service_accounts: Vec<String>,
+    /// Which program the callers are copies of, where several programs that are sharded work in the same namespaces: only
+    /// ShardingConfigs of one namespace and one operator contend for member clusters' namespaces. Children have what their root
+    /// has. Absent is a value of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 63), regex(pattern = DNS_LABEL)))]
+    pub operator: Option<String>,
     /// Settings of the operator's controllers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<ControllerConfig>,

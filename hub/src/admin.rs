@@ -1,6 +1,7 @@
 //! The hub's own pages on the admin server. Here what `/configz` shows: settings, members, policies, shares of limits, routers, the
 //! world; no token, key or other secret. `shards` has those about shards. Caller: `app`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_crds::ShardName;
@@ -120,21 +121,21 @@ fn world(world: &World) -> Value {
         .iter()
         .map(|(name, compiled)| (name, compiled.resource.version.as_str()));
     let ledger = |cluster: &str| -> Value {
-        let entries = world.state.ledger.in_cluster(cluster);
-        entries
-            .map(|(namespace, entry)| {
-                let entry = json!({
-                    "owner": entry.owner.as_ref().map(ToString::to_string),
-                    "ownerCount": entry.owner_count,
-                    "viewRevision": entry.view_revision,
-                    "releasing": entry.releasing_since.is_some(),
-                });
-                (namespace.to_owned(), entry)
-            })
-            .collect()
+        let mut of_namespaces = BTreeMap::<_, Vec<_>>::new();
+        for (operator, namespace, entry) in world.state.ledger.pairs_in(cluster) {
+            let entry = json!({
+                "operator": operator.to_string(),
+                "owner": entry.owner.as_ref().map(ToString::to_string),
+                "ownerCount": entry.owner_count,
+                "viewRevision": entry.view_revision,
+                "releasing": entry.releasing_since.is_some(),
+            });
+            of_namespaces.entry(namespace.to_owned()).or_default().push(entry);
+        }
+        of_namespaces.into_iter().collect()
     };
     let of_clusters = |what: &dyn Fn(&str) -> Value| -> Value {
-        let clusters = world.state.ledger.clusters();
+        let clusters = world.state.ledger.clusters().into_iter();
         clusters.map(|cluster| (cluster.to_owned(), what(cluster))).collect()
     };
     json!({

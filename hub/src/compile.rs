@@ -47,6 +47,7 @@ pub(crate) use callers::{caller_selector, selects};
 pub(crate) use credentials::{Credential, Credentials, Own};
 pub(crate) use fence::hindrance;
 pub(crate) use held::{CallerKey, Hold, Holders, Past, Teller, Untold, callers_of};
+use ledger::Field;
 pub(crate) use ledger::{Entry, Ledger, LockUsersAway, Released};
 pub(crate) use locks::{LockNews, place as lock_place};
 use members::{Thumbprints, Unconfirmed};
@@ -262,7 +263,7 @@ impl State {
 
     /// Whether nobody has anything, and nothing is in force.
     pub(crate) fn is_empty(&self) -> bool {
-        self.accepted.is_empty() && self.ledger.clusters().next().is_none() && !self.ledger.is_withholding()
+        self.accepted.is_empty() && self.ledger.clusters().is_empty() && !self.ledger.is_withholding()
     }
 }
 
@@ -318,7 +319,7 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
         now,
         takers: RefCell::default(),
     };
-    let keeps = |cluster: &str, namespace: &str, entry: &Entry| vacancies.keeps(cluster, namespace, entry);
+    let keeps = |field: Field<'_>, namespace: &str, entry: &Entry| vacancies.keeps(field, namespace, entry);
     ledger.settle(facts, (&outcome.claims, &outcome.judged), keeps, (run, now));
     ledger.fence(facts, released, (run, &outcome.judged));
     ledger.forget(facts, &outcome.judged);

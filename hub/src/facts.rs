@@ -193,6 +193,7 @@ pub(crate) struct AgentReport {
 pub(crate) struct OfPairs {
     is_member: bool,
     can_fence: Option<bool>,
+    fences_lists: bool,
     /// Stamps.
     inventory: Option<u64>,
     fences: Option<u64>,
@@ -205,8 +206,8 @@ pub(crate) struct Namespace {
     /// How many bytes its labels have, if they are too many to be known; 0: they are known.
     pub(crate) labels_cut: u64,
     pub(crate) terminating: bool,
-    /// Its annotation: the member refuses writes that say another epoch.
-    pub(crate) epoch: Option<u64>,
+    /// Its annotation, in order: the member refuses writes that say another epoch. Empty: it has none.
+    pub(crate) epochs: Vec<u64>,
 }
 
 /// Whether a member has a namespace.
@@ -293,9 +294,16 @@ impl Facts {
             return false;
         };
         let state = agent.fences.get(namespace);
-        let closed = state.is_some_and(|state| state.closed && state.epoch == epoch);
+        let is_open = |state: &v1::FenceState| state.epoch == epoch || state.open.contains(&epoch);
+        let closed = state.is_some_and(|state| state.closed && is_open(state));
         let known = agent.namespaces.as_ref();
-        closed && known.is_some_and(|known| known.get(namespace).is_none_or(|one| one.epoch == Some(epoch)))
+        closed && known.is_some_and(|known| known.get(namespace).is_none_or(|one| one.epochs.contains(&epoch)))
+    }
+
+    /// Whether the member takes writes of several epochs of one namespace, as it has an owner of each operator.
+    pub(crate) fn fences_lists(&self, cluster: &str) -> bool {
+        let allowed = self.agents.get(cluster).and_then(|agent| agent.allowed.as_ref());
+        allowed.is_some_and(|allowed| allowed.fence_lists)
     }
 
     /// Whether all callers in a namespace of a member are known.
@@ -317,6 +325,7 @@ impl Facts {
         OfPairs {
             is_member: self.members.contains_key(cluster),
             can_fence: self.can_fence(cluster),
+            fences_lists: self.fences_lists(cluster),
             inventory: self.inventory_stamp(cluster),
             fences: agent.map(|agent| agent.fences.stamp()),
         }

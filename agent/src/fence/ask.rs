@@ -10,7 +10,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::Status;
 use kube::{Api, Client, ResourceExt};
 use portolan_crds::labels::{FENCE_EPOCH, MANAGER_AGENT};
-use portolan_crds::policy::{REFUSED_GRANT_OVER, REFUSED_NO_GRANT, agent_user, annotated_epoch, epoch_annotation};
+use portolan_crds::policy::{REFUSED_GRANT_OVER, REFUSED_NO_GRANT, agent_user, annotated_epochs, epochs_annotation};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -40,8 +40,8 @@ pub(crate) enum Annotated {
     Beyond(u64),
 }
 
-/// Sets the annotation, which only grows: by compare and set.
-pub(crate) async fn annotate(client: &Client, namespace: &str, epoch: u64) -> Result<Annotated, CallError> {
+/// Sets the annotation, by compare and set. It only grows: an epoch that is not open any more never is again.
+pub(crate) async fn annotate(client: &Client, namespace: &str, open: &[u64]) -> Result<Annotated, CallError> {
     let namespaces = Api::<Namespace>::all(client.clone());
     // A list by name: the agent may get no Namespace.
     let params = ListParams::default().fields(&format!("metadata.name={namespace}"));
@@ -52,14 +52,18 @@ pub(crate) async fn annotate(client: &Client, namespace: &str, epoch: u64) -> Re
     let uid = found.uid().unwrap_or_default();
     let annotation = found.annotations().get(FENCE_EPOCH);
     // One of another Namespace of this name, or of nobody's making, counts for nothing.
-    match annotation.and_then(|annotation| annotated_epoch(annotation, &uid)) {
-        Some(known) if known == epoch => return Ok(Annotated::Set { uid, anew: false }),
-        Some(known) if known > epoch => return Ok(Annotated::Beyond(known)),
-        _ => {}
+    let known = annotation
+        .map(|annotation| annotated_epochs(annotation, &uid))
+        .unwrap_or_default();
+    if known == open {
+        return Ok(Annotated::Set { uid, anew: false });
+    }
+    if let Some(highest) = known.last().filter(|_| !grows(&known, open)) {
+        return Ok(Annotated::Beyond(*highest));
     }
     let patch = Patch::Merge(json!({ "metadata": {
         "resourceVersion": found.resource_version(),
-        "annotations": { FENCE_EPOCH: epoch_annotation(epoch, &uid) },
+        "annotations": { FENCE_EPOCH: epochs_annotation(open, &uid) },
     } }));
     let params = PatchParams {
         field_manager: Some(MANAGER_AGENT.to_owned()),
@@ -71,6 +75,12 @@ pub(crate) async fn annotate(client: &Client, namespace: &str, epoch: u64) -> Re
         Err(error) if error.status() == Some(409) => Ok(Annotated::Raced),
         Err(error) => Err(error),
     }
+}
+
+/// Whether what is to be open and is not is beyond all that is, in order both.
+fn grows(known: &[u64], open: &[u64]) -> bool {
+    let beyond = known.last().copied().unwrap_or_default();
+    open.iter().all(|epoch| known.contains(epoch) || *epoch > beyond)
 }
 
 /// How many API servers there are; 0: their Leases do not tell. One that stopped counts until its Lease runs out: it may only be
@@ -117,9 +127,12 @@ impl Connection {
         Ok(address(&self.client).await? == self.server)
     }
 
-    /// What it does with writes of the epoch before and of `epoch`.
-    pub(crate) async fn probe(&self, namespace: &str, epoch: u64) -> Heard {
-        match self.write(namespace, epoch.saturating_sub(1)).await {
+    /// What it does with writes of an epoch that is not `open` any more, and of the highest that is: in each annotation that is new
+    /// to an API server that is new.
+    pub(crate) async fn probe(&self, namespace: &str, open: &[u64]) -> Heard {
+        let epoch = open.last().copied().unwrap_or_default();
+        let over = (0..epoch).rev().find(|epoch| !open.contains(epoch));
+        match self.write(namespace, over.unwrap_or_default()).await {
             Probed::Refused => {}
             Probed::Admitted => return Heard::NotRefused,
             Probed::NotKnown => return Heard::NotYet,
@@ -211,7 +224,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_annotation_only_grows() {
-        let annotate_at = async |now: Option<&str>, epoch| {
+        let annotate_at = async |now: Option<&str>, open: &[u64]| {
             let annotations = now.map(|now| json!({ FENCE_EPOCH: now })).unwrap_or_default();
             let client = answering(move |method, path| {
                 let list = json!({
@@ -224,18 +237,22 @@ mod tests {
                     other => panic!("{other:?}"),
                 }
             });
-            annotate(&client, "a", epoch).await.unwrap()
+            annotate(&client, "a", open).await.unwrap()
         };
-        assert_eq!(annotate_at(None, 1).await, Annotated::Raced);
-        assert_eq!(annotate_at(Some("4.u"), 5).await, Annotated::Raced);
+        assert_eq!(annotate_at(None, &[1]).await, Annotated::Raced);
+        assert_eq!(annotate_at(Some("4.u"), &[5]).await, Annotated::Raced);
+        assert_eq!(annotate_at(Some("4,6.u"), &[4, 7]).await, Annotated::Raced);
+        assert_eq!(annotate_at(Some("4,6.u"), &[6]).await, Annotated::Raced);
+        assert_eq!(annotate_at(Some("4,6.u"), &[5, 6]).await, Annotated::Beyond(6));
         let set = Annotated::Set {
             uid: "u".to_owned(),
             anew: false,
         };
-        assert_eq!(annotate_at(Some("5.u"), 5).await, set);
-        assert_eq!(annotate_at(Some("6.u"), 5).await, Annotated::Beyond(6));
+        assert_eq!(annotate_at(Some("5.u"), &[5]).await, set);
+        assert_eq!(annotate_at(Some("3,5.u"), &[3, 5]).await, set);
+        assert_eq!(annotate_at(Some("6.u"), &[5]).await, Annotated::Beyond(6));
         for foreign in ["6.v", "5.v", "6", "x"] {
-            assert_eq!(annotate_at(Some(foreign), 5).await, Annotated::Raced, "{foreign}");
+            assert_eq!(annotate_at(Some(foreign), &[5]).await, Annotated::Raced, "{foreign}");
         }
     }
 }

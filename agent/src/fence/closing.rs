@@ -50,8 +50,8 @@ pub(crate) enum Heard {
 /// The fence of one namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Closing {
-    /// Whose earlier ones are to be refused.
-    pub(crate) epoch: u64,
+    /// The epochs that are to be open, in order: all others are to be refused.
+    pub(crate) open: Vec<u64>,
     pub(crate) standing: Standing,
     /// What it was when it was doubted.
     doubted: Standing,
@@ -82,11 +82,16 @@ pub(crate) enum Standing {
 }
 
 impl Closing {
-    pub(crate) fn new(epoch: u64) -> Self {
+    pub(crate) fn new(open: Vec<u64>) -> Self {
         Self {
-            epoch,
+            open,
             ..Self::default()
         }
+    }
+
+    /// The highest that is to be open: whoever goes by it goes by all of the annotation.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.open.last().copied().unwrap_or_default()
     }
 
     /// There is no such Namespace: one that is made has no annotation, and no write that says an epoch is admitted there.
@@ -94,7 +99,7 @@ impl Closing {
         *self = Self {
             standing: Standing::Closed,
             message: NO_SUCH_NAMESPACE.to_owned(),
-            ..Self::new(self.epoch)
+            ..Self::new(std::mem::take(&mut self.open))
         };
     }
 
@@ -108,22 +113,22 @@ impl Closing {
         if !same {
             *self = Self {
                 uid: Some(uid.to_owned()),
-                ..Self::new(self.epoch)
+                ..Self::new(std::mem::take(&mut self.open))
             };
         }
         self.standing = Standing::Annotated;
     }
 
-    /// Whether what is known of the Namespace, its uid and the epoch of its annotation, is what was closed. Of one that is being
+    /// Whether what is known of the Namespace, its uid and the epochs of its annotation, is what was closed. Of one that is being
     /// asked about the uid alone is compared: its annotation may be too new to be known.
-    pub(crate) fn agrees(&self, known: Option<(&str, Option<u64>)>) -> bool {
+    pub(crate) fn agrees(&self, known: Option<(&str, Vec<u64>)>) -> bool {
         if self.standing == Standing::Annotated {
             return known.map(|(uid, _)| uid) == self.uid.as_deref();
         }
         if self.standing != Standing::Closed {
             return true;
         }
-        let closed = self.uid.as_deref().map(|uid| (uid, Some(self.epoch)));
+        let closed = self.uid.as_deref().map(|uid| (uid, self.open.clone()));
         known == closed
     }
 
@@ -219,7 +224,7 @@ mod tests {
     use super::*;
 
     fn annotated() -> Closing {
-        let mut closing = Closing::new(5);
+        let mut closing = Closing::new(vec![5]);
         closing.annotated("u", true);
         closing
     }
@@ -280,7 +285,7 @@ mod tests {
 
     #[test]
     fn nothing_that_is_only_ordered_is_closed() {
-        let mut closing = Closing::new(5);
+        let mut closing = Closing::new(vec![5]);
         closing.count(1, Addresses::default());
         assert_eq!(closing.standing, Standing::Ordered);
         closing.gone();
@@ -321,7 +326,7 @@ mod tests {
     #[test]
     fn a_namespace_that_was_made_anew_is_closed_anew() {
         let closed = |uid| {
-            let mut closing = Closing::new(5);
+            let mut closing = Closing::new(vec![5]);
             closing.annotated(uid, true);
             closing.heard("a", Heard::GoesByIt);
             closing.count(1, Addresses::default());
@@ -329,9 +334,15 @@ mod tests {
             closing
         };
         let mut closing = closed("u");
-        assert!(closing.agrees(Some(("u", Some(5)))));
-        for known in [None, Some(("u", None)), Some(("u", Some(4))), Some(("v", Some(5)))] {
-            assert!(!closing.agrees(known), "{known:?}");
+        assert!(closing.agrees(Some(("u", vec![5]))));
+        for known in [
+            None,
+            Some(("u", vec![])),
+            Some(("u", vec![4])),
+            Some(("u", vec![4, 5])),
+            Some(("v", vec![5])),
+        ] {
+            assert!(!closing.agrees(known.clone()), "{known:?}");
         }
         // The inventory was late.
         closing.doubt();
@@ -346,7 +357,7 @@ mod tests {
             assert_eq!(closing.standing, Standing::Annotated, "nothing of before counts");
         }
         closing.gone();
-        assert!(closing.agrees(None) && !closing.agrees(Some(("u", None))));
+        assert!(closing.agrees(None) && !closing.agrees(Some(("u", vec![]))));
     }
 
     /// Between two questions: it is never annotated unless that is looked at.
@@ -354,11 +365,11 @@ mod tests {
     fn a_namespace_that_was_made_anew_while_it_is_asked_about_is_annotated_anew() {
         let mut closing = annotated();
         closing.heard("a", Heard::GoesByIt);
-        for known in [Some(("u", None)), Some(("u", Some(5)))] {
+        for known in [Some(("u", vec![])), Some(("u", vec![5]))] {
             assert!(closing.agrees(known), "the inventory lags");
         }
-        for known in [None, Some(("v", None))] {
-            assert!(!closing.agrees(known), "{known:?}");
+        for known in [None, Some(("v", vec![]))] {
+            assert!(!closing.agrees(known.clone()), "{known:?}");
         }
         let mut same = closing.clone();
         same.doubt();

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::slot::Slot;
 use crate::names::ShardName;
+use crate::operator::OperatorName;
 
 /// A chunk that would be longer than this many bytes is halved.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
@@ -18,20 +19,20 @@ pub struct Chunk {
     pub cluster: String,
     /// Which of its namespaces.
     pub slot: Slot,
-    /// Namespaces that have or had an owner.
-    pub pairs: BTreeMap<String, Pair>,
+    /// Namespaces that have or had owners, with what each operator has of them.
+    pub pairs: BTreeMap<String, BTreeMap<OperatorName, Pair>>,
     /// The last time that each namespace left each shard.
     pub departures: BTreeMap<ShardName, BTreeMap<String, Departure>>,
     /// The highest view revision among departures from the cluster that are not kept any more.
     pub dropped_up_to: u64,
 }
 
-/// One (cluster, namespace) pair.
+/// One (cluster, namespace) pair, as one operator's shards have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// `None`: free.
     pub owner: Option<ShardName>,
-    /// Epoch of its owner: grows with each, and no two of a namespace have the same.
+    /// Epoch of its owner: grows with each, and no two of a namespace have the same, of whatever operators.
     pub owner_count: u64,
     /// View revision at which it entered its owner's shard, or that of the last one while it is free.
     pub view_revision: u64,
@@ -69,6 +70,18 @@ impl Chunk {
             departures: BTreeMap::new(),
             dropped_up_to: 0,
         }
+    }
+
+    /// Whether it says more than who everybody's owner of each pair is.
+    pub(super) fn is_of_operators(&self) -> bool {
+        let mut operators = self.pairs.values().flat_map(BTreeMap::keys);
+        operators.any(|operator| !operator.is_everybody())
+    }
+
+    /// Adds what an operator has of a namespace.
+    pub fn add(&mut self, namespace: &str, operator: OperatorName, pair: Pair) {
+        let pairs = self.pairs.entry(namespace.to_owned()).or_default();
+        pairs.insert(operator, pair);
     }
 
     /// Itself, or its halves and theirs, so that none is longer than a chunk may be, in the ledger of this key.
@@ -111,24 +124,42 @@ struct Written {
     /// Namespace → epoch, whether from its beginning. An older hub drops it, and has writes say no epoch.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     fences: BTreeMap<String, (u64, bool)>,
+    /// Named once, as shards are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    operators: Vec<OperatorName>,
+    /// What each of them has: in `pairs` is everybody's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    of_operators: BTreeMap<String, Vec<OfOperator>>,
 }
+
+/// Operator, and as in `pairs` and `fences`: shard, epoch of its owner, view revision, whether it is being released, epoch of its fence,
+/// whether from its beginning.
+type OfOperator = (usize, Option<usize>, u64, u64, bool, u64, bool);
 
 impl From<Chunk> for Written {
     fn from(chunk: Chunk) -> Self {
-        let owners = chunk.pairs.values().filter_map(|pair| pair.owner.as_ref());
-        let mut shards: Vec<_> = owners.chain(chunk.departures.keys()).cloned().collect();
-        shards.sort_unstable();
-        shards.dedup();
+        let all = || chunk.pairs.values().flatten();
+        let owners = all().filter_map(|(_, pair)| pair.owner.as_ref());
+        let shards = sorted(owners.chain(chunk.departures.keys()));
+        let operators = all().map(|(operator, _)| operator);
+        let operators = sorted(operators.filter(|operator| !operator.is_everybody()));
         let place = |shard: &ShardName| shards.binary_search(shard).expect("all shards are listed");
-        let pair = |pair: &Pair| {
-            let owner = pair.owner.as_ref().map(place);
-            (owner, pair.owner_count, pair.view_revision, pair.releasing)
-        };
-        let fenced = chunk.pairs.iter().filter(|(_, one)| one.fence.epoch > 0);
-        let fences = fenced.map(|(namespace, one)| (namespace.clone(), (one.fence.epoch, one.fence.whole)));
-        let fences = fences.collect();
-        let pairs = chunk.pairs.iter();
-        let pairs = pairs.map(|(namespace, one)| (namespace.clone(), pair(one))).collect();
+        let (mut pairs, mut fences, mut of_operators) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for (namespace, of_namespace) in &chunk.pairs {
+            for (operator, pair) in of_namespace {
+                let (owner, count, revision) = (pair.owner.as_ref().map(place), pair.owner_count, pair.view_revision);
+                let (epoch, whole) = (pair.fence.epoch, pair.fence.whole);
+                if let Ok(operator) = operators.binary_search(operator) {
+                    let of_namespace = of_operators.entry(namespace.clone()).or_insert_with(Vec::new);
+                    of_namespace.push((operator, owner, count, revision, pair.releasing, epoch, whole));
+                    continue;
+                }
+                pairs.insert(namespace.clone(), (owner, count, revision, pair.releasing));
+                if epoch > 0 {
+                    fences.insert(namespace.clone(), (epoch, whole));
+                }
+            }
+        }
         let departures = chunk.departures.iter().flat_map(|(shard, namespaces)| {
             let place = place(shard);
             let departures = namespaces.iter();
@@ -142,8 +173,17 @@ impl From<Chunk> for Written {
             pairs,
             shards,
             fences,
+            operators,
+            of_operators,
         }
     }
+}
+
+fn sorted<'a, T: Ord + Clone + 'a>(all: impl Iterator<Item = &'a T>) -> Vec<T> {
+    let mut sorted: Vec<_> = all.cloned().collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted
 }
 
 impl TryFrom<Written> for Chunk {
@@ -167,7 +207,21 @@ impl TryFrom<Written> for Chunk {
                 view_revision,
                 releasing,
             };
-            chunk.pairs.insert(namespace, pair);
+            chunk.add(&namespace, OperatorName::default(), pair);
+        }
+        for (namespace, of_namespace) in written.of_operators {
+            for (operator, owner, owner_count, view_revision, releasing, epoch, whole) in of_namespace {
+                let named = written.operators.get(operator).cloned();
+                let operator = named.ok_or_else(|| format!("there is no operator {operator}"))?;
+                let pair = Pair {
+                    fence: PairFence { epoch, whole },
+                    owner: owner.map(shard).transpose()?,
+                    owner_count,
+                    view_revision,
+                    releasing,
+                };
+                chunk.add(&namespace, operator, pair);
+            }
         }
         for (place, namespace, view_revision, unix_seconds) in written.departures {
             let departure = Departure {

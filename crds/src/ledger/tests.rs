@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::operator::OperatorName;
 
 fn shard(name: &str) -> ShardName {
     ShardName::new("ops", name).unwrap()
@@ -20,7 +21,9 @@ fn arbitrary_chunk() -> impl Strategy<Value = Chunk> {
     let owner = || prop_oneof![Just(None), "[a-c]".prop_map(|name| Some(shard(&name)))];
     let fence = (any::<u64>(), any::<bool>());
     let pair = (owner(), any::<u64>(), any::<u64>(), any::<bool>(), fence);
-    let pairs = prop::collection::btree_map("[a-z]{1,8}", pair, 0..20);
+    let operator = prop_oneof![Just(""), Just("ops/"), Just("ops/rollouts")].prop_map(|name| name.parse().unwrap());
+    let of_operators = prop::collection::btree_map(operator, pair, 1..3);
+    let pairs = prop::collection::btree_map("[a-z]{1,8}", of_operators, 0..20);
     let departure = (any::<u64>(), any::<i64>());
     let departures = prop::collection::btree_map("[a-z]{1,8}", departure, 1..5);
     let departures = prop::collection::btree_map("[a-c]", departures, 0..3);
@@ -45,10 +48,14 @@ fn arbitrary_chunk() -> impl Strategy<Value = Chunk> {
             let namespaces = namespaces.map(|(namespace, one)| (namespace, departure(one)));
             (shard(&name), namespaces.collect())
         });
+        let of_namespace = |all: BTreeMap<OperatorName, _>| {
+            let all = all.into_iter();
+            all.map(|(operator, one)| (operator, pair(one))).collect()
+        };
         Chunk {
             pairs: pairs
                 .into_iter()
-                .map(|(namespace, one)| (namespace, pair(one)))
+                .map(|(namespace, all)| (namespace, of_namespace(all)))
                 .collect(),
             departures: departures.collect(),
             dropped_up_to,
@@ -108,7 +115,7 @@ fn chunks_of_the_longest_names_are_bounded() {
             view_revision: 9_999_999_999,
             releasing: false,
         };
-        whole.pairs.insert(format!("{}-{index:05}", "n".repeat(57)), pair);
+        whole.add(&format!("{}-{index:05}", "n".repeat(57)), OperatorName::default(), pair);
     }
     let chunks = whole.clone().bounded("key");
     let slots: BTreeSet<_> = chunks.iter().map(|chunk| chunk.slot).collect();
@@ -172,10 +179,10 @@ fn what_was_changed_by_hand_is_noticed() {
         Record::decode(&name, &without),
         Err(RecordError::Missing(DATA_CHECKSUM))
     ));
-    let text = good[DATA_RECORD].replacen("\"format\":1", "\"format\":2", 1);
+    let text = good[DATA_RECORD].replacen("\"format\":1", "\"format\":3", 1);
     let later = [(DATA_CHECKSUM, checksum(&text)), (DATA_RECORD, text)];
     let later = later.map(|(key, value)| (key.to_owned(), value)).into();
-    assert!(matches!(Record::decode(&name, &later), Err(RecordError::Format(2))));
+    assert!(matches!(Record::decode(&name, &later), Err(RecordError::Format(3))));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `portolan-fence`: compares the epoch that a write says with its namespace's annotation.
+//! `portolan-fence`: compares the epoch that a write says with those that its namespace's annotation says are open: one of each
+//! operator that has the namespace.
 //!
 //! The annotation names the uid of its Namespace too, so that one which somebody makes with it, as a restore of a backup
 //! does, opens nothing: it counts as none until the agent has set it.
@@ -14,20 +15,31 @@ pub const REFUSED_NO_GRANT: &str = "the namespace has no grant annotation";
 /// In the message by which a write of another epoch than the namespace's is refused.
 pub const REFUSED_GRANT_OVER: &str = "this grant is over";
 
-/// The value of the annotation [`FENCE_EPOCH`] of the Namespace with this uid.
-pub fn epoch_annotation(epoch: u64, uid: &str) -> String {
-    format!("{epoch}.{uid}")
+/// Most epochs that may be open in one namespace: two kilobytes of text.
+pub const OPEN_EPOCHS_MAX: usize = 256;
+
+/// The value of the annotation [`FENCE_EPOCH`] of the Namespace with this uid: `<epoch>[,<epoch>…].<uid>`.
+pub fn epochs_annotation(open: &[u64], uid: &str) -> String {
+    let open: Vec<_> = open.iter().map(u64::to_string).collect();
+    format!("{}.{uid}", open.join(","))
 }
 
-/// The epoch that an annotation says of the Namespace with this uid; `None`: it says nothing of it.
-pub fn annotated_epoch(annotation: &str, uid: &str) -> Option<u64> {
-    let (epoch, of) = annotation.split_once('.')?;
-    (of == uid).then(|| epoch.parse().ok())?
+/// The epochs that an annotation says are open in the Namespace with this uid, in order; none: it says nothing of it.
+pub fn annotated_epochs(annotation: &str, uid: &str) -> Vec<u64> {
+    let open = annotation.split_once('.').filter(|(_, of)| *of == uid);
+    let open = open.and_then(|(open, _)| {
+        open.split(',')
+            .map(|epoch| epoch.parse().ok())
+            .collect::<Option<Vec<_>>>()
+    });
+    let mut open = open.filter(|open| open.len() <= OPEN_EPOCHS_MAX).unwrap_or_default();
+    open.sort_unstable();
+    open
 }
 
 /// Every kind and subresource, but of writes that say their epoch alone, and of those to a Namespace that change its epoch. A
 /// Namespace is judged by its own, as it was; whoever makes one is not.
-pub(super) fn fencing() -> Value {
+pub(super) fn fencing(epochs: Epochs) -> Value {
     let carries = format!("has(request.userInfo.extra) && {} in request.userInfo.extra", key());
     let touches = touches();
     json!({
@@ -55,7 +67,7 @@ pub(super) fn fencing() -> Value {
                 "message": REFUSED_NO_GRANT,
                 "reason": "Forbidden",
             },
-            { "expression": compared(), "messageExpression": over(), "reason": "Forbidden" },
+            { "expression": compared(epochs), "messageExpression": over(epochs), "reason": "Forbidden" },
             {
                 "expression": "!variables.touches",
                 "message": format!("annotation {FENCE_EPOCH} is reserved for portolan-agent: leave it as it is"),
@@ -101,19 +113,37 @@ fn touches() -> String {
     )
 }
 
-fn compared() -> String {
-    let key = key();
-    format!("!variables.isJudged || request.userInfo.extra[{key}].all(e, e == variables.set)")
+/// How many epochs are open in a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Epochs {
+    /// As policies of before there were operators have it.
+    One,
+    Several,
 }
 
-fn over() -> String {
+fn compared(epochs: Epochs) -> String {
+    let is_open = match epochs {
+        Epochs::One => "e == variables.set",
+        Epochs::Several => "e in variables.set.split(\",\")",
+    };
+    format!(
+        "!variables.isJudged || request.userInfo.extra[{}].all(e, {is_open})",
+        key()
+    )
+}
+
+fn over(epochs: Epochs) -> String {
     let (key, shard) = (key(), literal(FENCE_SHARD));
     format!(
         "{} + \": epoch \" + request.userInfo.extra[{key}].join(\", \") \
             + ({shard} in request.userInfo.extra \
                 ? \" of shard \" + request.userInfo.extra[{shard}].join(\", \") : \"\") \
-            + \", and the namespace is in epoch \" + variables.set",
-        literal(REFUSED_GRANT_OVER)
+            + {} + variables.set",
+        literal(REFUSED_GRANT_OVER),
+        literal(match epochs {
+            Epochs::One => ", and the namespace is in epoch ",
+            Epochs::Several => ", and open in the namespace is ",
+        })
     )
 }
 
@@ -123,16 +153,21 @@ mod tests {
 
     #[test]
     fn an_annotation_is_of_one_namespace_alone() {
-        let set = epoch_annotation(4, "a-1");
-        assert_eq!(annotated_epoch(&set, "a-1"), Some(4));
+        assert_eq!(epochs_annotation(&[4], "a-1"), "4.a-1");
+        for open in [vec![4], vec![4, 9, 11]] {
+            assert_eq!(annotated_epochs(&epochs_annotation(&open, "a-1"), "a-1"), open);
+        }
+        let set = epochs_annotation(&[4], "a-1");
         for (annotation, uid) in [
             (set.as_str(), "a-2"),
             ("4", "a-1"),
             ("4", ""),
             ("x.a-1", "a-1"),
+            ("4,.a-1", "a-1"),
+            ("4,x.a-1", "a-1"),
             ("", "a-1"),
         ] {
-            assert_eq!(annotated_epoch(annotation, uid), None, "{annotation}");
+            assert!(annotated_epochs(annotation, uid).is_empty(), "{annotation}");
         }
     }
 

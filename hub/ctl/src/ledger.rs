@@ -42,9 +42,13 @@ fn report(found: &Found) -> String {
         ),
         None => "there is no ledger".to_owned(),
     };
-    let mut table = Table::new(&["CLUSTER", "NAMESPACE", "SHARD", "SINCE", "STATE"]);
+    let mut table = Table::new(&["CLUSTER", "NAMESPACE", "OPERATOR", "SHARD", "SINCE", "STATE"]);
     for chunk in found.chunks() {
-        for (namespace, pair) in &chunk.pairs {
+        let pairs = chunk.pairs.iter().flat_map(|(namespace, pairs)| {
+            let pairs = pairs.iter();
+            pairs.map(move |(operator, pair)| (namespace, operator, pair))
+        });
+        for (namespace, operator, pair) in pairs {
             let state = match (&pair.owner, pair.releasing) {
                 (None, _) => "free",
                 (Some(_), false) => "granted",
@@ -54,6 +58,7 @@ fn report(found: &Found) -> String {
             let cells = [
                 &chunk.cluster,
                 namespace,
+                operator.name().unwrap_or("-"),
                 &owner,
                 &pair.view_revision.to_string(),
                 state,

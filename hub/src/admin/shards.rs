@@ -21,6 +21,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
 use kube::api::DynamicObject;
+use portolan_crds::ShardName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -56,6 +57,8 @@ struct Which {
     namespace: String,
     /// Absent: in all members.
     cluster: Option<String>,
+    /// What its operator's shards have of it. Absent: what those of all have.
+    shard: Option<ShardName>,
 }
 
 /// What would be applied.
@@ -112,6 +115,18 @@ async fn shards(State(pages): State<Pages>) -> Answer {
 async fn who(State(pages): State<Pages>, Query(which): Query<Which>) -> Answer {
     let world = pages.world()?;
     let (namespace, cluster) = (which.namespace, which.cluster);
+    let operator = match which.shard {
+        Some(shard) => match world.shards.get(&shard) {
+            Some(verdict) => Some(verdict.wanted.operator.clone()),
+            None => {
+                return Err(refused(
+                    StatusCode::NOT_FOUND,
+                    format!("no ShardingConfig is named {shard}"),
+                ));
+            }
+        },
+        None => None,
+    };
     let known = pages.index.read(|facts| {
         if let Some(cluster) = cluster.as_ref().filter(|cluster| !facts.members.contains_key(*cluster)) {
             return Err(format!("no MemberCluster is named {cluster:?}"));
@@ -123,7 +138,7 @@ async fn who(State(pages): State<Pages>, Query(which): Query<Which>) -> Answer {
                 routers,
                 bucketing: pages.settings.bucketing,
             };
-            owner::of(&known, &namespace, cluster.as_deref())
+            owner::of(&known, (cluster.as_deref(), &namespace), operator.as_ref())
         };
         Ok(pages.acks.read(told))
     });
@@ -207,6 +222,9 @@ mod tests {
         assert_eq!((status, &told["shards"][0]["shard"]), (StatusCode::OK, &json!("ops/a")));
         let (status, told) = ask(&pages, get("/shards/who?namespace=ns-a&cluster=east")).await;
         assert_eq!((status, &told["pairs"][0]["owner"]), (StatusCode::OK, &json!("ops/a")));
+        let (status, told) = ask(&pages, get("/shards/who?namespace=ns-a&shard=ops/z")).await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert!(told["error"].as_str().unwrap().contains("ops/z"), "{told}");
         let (status, told) = ask(&pages, get("/shards/who?namespace=ns-a&cluster=eats")).await;
         assert_eq!(status, StatusCode::NOT_FOUND);
         assert!(told["error"].as_str().unwrap().contains("eats"), "{told}");

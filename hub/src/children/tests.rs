@@ -76,6 +76,7 @@ async fn hub_with_a_writer() -> (TestHub, Vec<TestAgent>, Vec<tokio::task::JoinH
             name,
             terminating: false,
             epoch: None,
+            epochs: Vec::new(),
             ..v1::NamespaceFact::default()
         };
         let namespaces = (0..20).map(|index| namespace(format!("{cluster}-{index}")));

@@ -8,14 +8,14 @@
 //! A root owns nothing: it is judged for all of its children, which then are not refused one by one (`family`).
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use portolan_crds::{ConditionReason, ShardName};
 
 use self::draft::{Draft, Drafting};
-use super::ledger::{Claims, Clusters, Ledger, Released};
+use super::ledger::{Claims, Field, Fields, Ledger, Pair, Released};
 use super::roots::{Attempts, Children, Generator, roots};
 use super::wanted::{Asked, Known, Wanted};
 use super::{Accepted, State};
@@ -92,14 +92,12 @@ pub(super) struct Outcome {
     pub(super) roots: BTreeMap<ShardName, Children>,
     pub(super) attempts: Attempts,
     pub(super) verdicts: BTreeMap<ShardName, Verdict>,
-    /// Of the clusters that were judged.
+    /// Of the fields that were judged.
     pub(super) claims: Claims,
     /// What the last run left as it found it, and this one would too, is not among them.
-    pub(super) judged: Clusters,
+    pub(super) judged: Fields,
 }
 
-/// A (cluster, namespace).
-type Pair<'a> = (&'a str, &'a str);
 /// The shard that is to have each pair next.
 type Queue<'a> = BTreeMap<Pair<'a>, &'a ShardName>;
 /// Conflicts over which a new spec was refused.
@@ -182,8 +180,8 @@ pub(super) fn arbitrate(
 struct Case<'a> {
     by_name: HashMap<&'a ShardName, &'a Draft<'a>>,
     ledger: &'a Ledger,
-    /// Clusters that are judged anew.
-    judged: &'a Clusters,
+    /// Where it is judged anew.
+    judged: &'a Fields,
     /// What came of the others.
     judgements: &'a Judgements,
 }
@@ -304,10 +302,10 @@ impl<'a> Pass<'a> {
     fn before(&self, name: &ShardName, pair: Pair<'_>) -> Option<Holder<'_>> {
         let next = self.queue.get(&pair).copied().filter(|next| *next != name);
         let owner = || {
-            let entry = self.case.ledger.get(pair.0, pair.1);
+            let entry = self.case.ledger.get(pair.0, pair.1, pair.2);
             entry.and_then(|entry| entry.owner.as_ref())
         };
-        let claimed = || self.outcome.claims.get(pair.0)?.get(pair.1);
+        let claimed = || self.outcome.claims.get(pair.0)?.get(pair.1)?.get(pair.2);
         let reserved = || {
             self.reserved
                 .get(&pair)
@@ -339,19 +337,19 @@ impl<'a> Pass<'a> {
     fn contested(&self, name: &ShardName, wanted: &Wanted) -> Contests {
         let mut contests = Contests::default();
         for member in &wanted.members {
-            if !self.case.judged.contains(&member.cluster) {
+            if !is_in(self.case.judged, (&wanted.operator, &member.cluster)) {
                 let known = self.case.judgements.contests_in(name, &member.cluster);
                 contests.shared.extend(known.shared);
                 contests.moving.extend(known.moving);
                 continue;
             }
             for namespace in &member.namespaces {
-                let pair = (member.cluster.as_str(), namespace.as_str());
+                let pair = (&wanted.operator, member.cluster.as_str(), namespace.as_str());
                 let Some(holder) = self.before(name, pair) else {
                     continue;
                 };
                 let contested = Contested {
-                    pair: format!("{}/{}", pair.0, pair.1),
+                    pair: format!("{}/{}", pair.1, pair.2),
                     owner: match holder {
                         Holder::Shard(owner) => Some(owner.clone()),
                         Holder::Unknown => None,
@@ -389,20 +387,25 @@ impl<'a> Pass<'a> {
     }
 
     fn reserve(&mut self, name: &'a ShardName, wanted: &'a Wanted) {
-        let pairs = wanted.pairs_in(|cluster| self.case.judged.contains(cluster));
+        let pairs = wanted.pairs_in(|field| is_in(self.case.judged, field));
         for pair in pairs {
             self.reserved.entry(pair).or_insert(name);
         }
     }
 
-    /// Claims what nobody else has and queues for what is being let go of.
+    /// Claims what nobody else has and queues for what is being let go of. What it has as another operator's shard it lets go of
+    /// first, all of it.
     fn claim(&mut self, name: &'a ShardName, wanted: &'a Wanted) {
-        let judged = self.case.judged;
-        for member in wanted.members.iter().filter(|member| judged.contains(&member.cluster)) {
+        let (judged, operator) = (self.case.judged, &wanted.operator);
+        if self.case.ledger.is_owner_elsewhere(name, operator) {
+            return;
+        }
+        let members = wanted.members.iter();
+        for member in members.filter(|member| is_in(judged, (operator, &member.cluster))) {
             let cluster = member.cluster.as_str();
             let mut claimed = Vec::with_capacity(member.namespaces.len());
             for namespace in &member.namespaces {
-                let pair = (cluster, namespace.as_str());
+                let pair = (operator, cluster, namespace.as_str());
                 match self.before(name, pair) {
                     None => claimed.push((namespace.clone(), name.clone())),
                     Some(Holder::Unknown) => {}
@@ -414,11 +417,8 @@ impl<'a> Pass<'a> {
                 }
             }
             if !claimed.is_empty() {
-                self.outcome
-                    .claims
-                    .entry(cluster.to_owned())
-                    .or_default()
-                    .extend(claimed);
+                let claims = self.outcome.claims.entry(operator.clone()).or_default();
+                claims.entry(cluster.to_owned()).or_default().extend(claimed);
             }
         }
     }
@@ -428,14 +428,14 @@ impl<'a> Pass<'a> {
 /// from them, and the moment it is free it is theirs.
 fn waiting<'a>(drafts: &'a [Draft<'a>], ledger: &Ledger) -> Queue<'a> {
     let mut queue = Queue::new();
-    let releasing: HashSet<_> = ledger.clusters_where(|pairs| pairs.is_releasing).into_iter().collect();
+    let releasing = ledger.fields_where(|pairs| pairs.is_releasing);
     if releasing.is_empty() {
         return queue;
     }
     // Roots have nothing.
     for draft in drafts.iter().filter(|draft| !draft.may_be_root()) {
-        for pair in draft.surely_wants(|cluster| releasing.contains(cluster)) {
-            let entry = ledger.get(pair.0, pair.1);
+        for pair in draft.surely_wants(|field| is_in(&releasing, field)) {
+            let entry = ledger.get(pair.0, pair.1, pair.2);
             let released_by_another =
                 entry.is_some_and(|entry| entry.releasing_since.is_some() && entry.owner.as_ref() != Some(draft.name));
             if released_by_another {
@@ -446,11 +446,16 @@ fn waiting<'a>(drafts: &'a [Draft<'a>], ledger: &Ledger) -> Queue<'a> {
     queue
 }
 
+fn is_in(fields: &Fields, (operator, cluster): Field<'_>) -> bool {
+    fields.get(operator).is_some_and(|clusters| clusters.contains(cluster))
+}
+
 fn refuse_conflicts(conflicts: &[Contested]) -> Refusal {
     Refusal {
         reason: ConditionReason::Overlap,
         message: format!(
-            "spec.clusters: {} belong to another ShardingConfig: remove them here or there, a namespace has one owner",
+            "spec.clusters: {} belong to another ShardingConfig: remove them here or there, a namespace has one owner of each \
+             operator; or set spec.operator, if this is another program",
             some_of(conflicts, ", ")
         ),
     }

@@ -6,13 +6,15 @@
 //! are not fenced, and nothing is promised of it. Callers: `compile` moves the ledger on, `agent_config` gives the orders, `status`
 //! asks what hinders.
 
+use std::collections::BTreeSet;
+
 use portolan_crds::labels::system_namespace;
 use portolan_crds::ledger::PairFence;
 use portolan_wire::protocol::MAX_FENCES;
 use portolan_wire::v1;
 
-use super::ledger::{Clusters, Entry, Ledger, Released};
-use crate::facts::Facts;
+use super::ledger::{Entry, Fields, Ledger, Released, each};
+use crate::facts::{Facts, Namespace};
 
 impl Entry {
     /// Whether writes of its owner say their epoch.
@@ -20,21 +22,44 @@ impl Entry {
         self.owner.is_some() && self.fence.epoch == self.owner_count
     }
 
-    /// The epoch of another owner begins. The member goes by `annotated` already, which may be of an earlier ledger.
-    pub(super) fn begin_epoch(&mut self, annotated: Option<u64>) {
-        let next = self.owner_count + 1;
-        let is_closed = self.fence.epoch == next && annotated == Some(next);
-        self.owner_count = match annotated {
-            Some(annotated) if annotated >= next && self.fence.epoch != next => annotated + 1,
-            _ => next,
-        };
-        if !is_closed {
+    /// The highest epoch that it has, or that is kept for who comes next.
+    pub(super) fn highest_epoch(&self) -> u64 {
+        self.owner_count
+            .max(self.fence.epoch)
+            .max(self.closing.unwrap_or_default())
+    }
+
+    /// After all that it had, that the member goes by (in order), and that `others` have.
+    pub(super) fn next_epoch(&self, annotated: &[u64], others: u64) -> u64 {
+        let annotated = annotated.last().copied().unwrap_or_default();
+        self.highest_epoch().max(annotated).max(others) + 1
+    }
+
+    /// The epoch of another owner begins: the one that was kept for it, if the pair was closed. The member goes by `annotated` already,
+    /// which may be of an earlier ledger.
+    pub(super) fn begin_epoch(&mut self, annotated: &[u64], others: u64) {
+        let kept = Some(self.fence.epoch).filter(|epoch| *epoch > self.owner_count);
+        self.owner_count = kept.unwrap_or_else(|| self.next_epoch(annotated, others));
+        if !kept.is_some_and(|kept| annotated.contains(&kept)) {
             self.fence = PairFence::default();
         }
     }
 
-    /// Whether the pair that is being released is nobody's by now; moves its fence on, as far as it is.
-    pub(super) fn let_go(&mut self, facts: &Facts, released: &Released, (cluster, namespace): (&str, &str)) -> bool {
+    /// The member is to refuse what still arrives of its owner.
+    pub(super) fn close(&mut self, annotated: &[u64], others: u64) {
+        if self.closing.is_none() {
+            self.closing = Some(self.next_epoch(annotated, others));
+        }
+    }
+
+    /// Whether the pair that is being released is nobody's by now; moves its fence on, as far as it is. `others`: the highest epoch that
+    /// another operator has.
+    pub(super) fn let_go(
+        &mut self,
+        facts: &Facts,
+        released: &Released,
+        (cluster, namespace, others): (&str, &str, u64),
+    ) -> bool {
         let (Some(since), Some(shard)) = (self.releasing_since, &self.owner) else {
             return false;
         };
@@ -47,40 +72,50 @@ impl Entry {
         if !self.is_fenced() || !fences {
             return forced || since <= released.of(shard);
         }
-        self.closing |= forced || released.let_go.get(shard).is_some_and(|run| since <= *run);
-        if !self.closing || !released.over.contains(&pair) {
-            return false;
+        if forced || released.let_go.get(shard).is_some_and(|run| since <= *run) {
+            let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
+            self.close(known.map_or(&[], |known| &known.epochs), others);
         }
-        self.fence = PairFence {
-            epoch: self.owner_count + 1,
-            whole: self.fence.whole,
-        };
-        true
+        match self.closing.filter(|_| released.over.contains(&pair)) {
+            Some(next) => {
+                self.fence.epoch = next;
+                true
+            }
+            None => false,
+        }
     }
 
     /// Moves the fence of a pair that has an owner on.
-    fn move_fence(&mut self, facts: &Facts, released: &Released, (cluster, namespace, run): (&str, &str, u64)) {
+    fn move_fence(
+        &mut self,
+        facts: &Facts,
+        released: &Released,
+        (cluster, namespace, others): (&str, &str, u64),
+        run: u64,
+    ) {
         let can = facts.can_fence(cluster);
         let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
         if self.releasing_since.is_some() {
             // It was made anew, and while nobody knew of it writes to it may have said nothing.
-            let is_anew = known.is_some_and(|known| known.epoch.is_none());
+            let is_anew = known.is_some_and(|known| known.epochs.is_empty());
             self.fence.whole &= !is_anew;
             self.become_whole(is_anew, released, run);
             return;
         }
         if self.is_fenced() && known.is_none() && facts.inventory(cluster).is_some() {
             // One that is made has no annotation, and would take no write that says an epoch.
-            self.owner_count += 1;
+            self.owner_count = self.next_epoch(&[], others);
             (self.fence, self.saying_since) = (PairFence::default(), None);
         }
-        let beyond = known
-            .and_then(|known| known.epoch)
-            .filter(|epoch| *epoch > self.owner_count);
-        if let Some(beyond) = beyond.filter(|_| can == Some(true)) {
-            self.owner_count = beyond + 1;
+        let annotated = known.map_or(&[][..], |known| &known.epochs);
+        // Of a ledger that was lost: nobody here has it.
+        let is_beyond = annotated
+            .last()
+            .is_some_and(|last| *last > self.highest_epoch().max(others));
+        if is_beyond && can == Some(true) && !annotated.contains(&self.owner_count) {
+            self.owner_count = self.next_epoch(annotated, others);
         }
-        let elsewhere = known.is_some_and(|known| known.epoch != Some(self.owner_count));
+        let elsewhere = known.is_some() && !annotated.contains(&self.owner_count);
         if self.is_fenced() && (can == Some(false) || elsewhere) {
             self.fence = PairFence::default();
         } else if !self.is_fenced() && can == Some(true) && !elsewhere {
@@ -121,10 +156,12 @@ impl Ledger {
                         && entry.releasing_since.is_none()
                         && entry.owner_count == *epoch
                 };
-                if self.get(cluster, namespace).is_some_and(is_held) {
-                    self.change(cluster, |entries| {
+                let held = self.all_of(cluster, namespace).find(|(_, entry)| is_held(entry));
+                if let Some(operator) = held.map(|(operator, _)| operator.clone()) {
+                    let others = self.others((&operator, cluster)).highest_epoch(namespace);
+                    self.change((&operator, cluster), |entries| {
                         if let Some(entry) = entries.get_mut(namespace) {
-                            entry.owner_count += 1;
+                            entry.owner_count = entry.next_epoch(&[], others);
                             entry.fence.whole = false;
                         }
                     });
@@ -135,45 +172,113 @@ impl Ledger {
 
     /// Writes say their epoch where the member goes by it, and say none where it does not any more: its right was taken, or the
     /// Namespace was made anew and has no annotation yet. Where the member goes by a later epoch, as after the ledger was lost, a
-    /// later one begins. Of the `judged` clusters.
+    /// later one begins. Of the `judged` fields.
     ///
     /// A router says no epoch before it has heard that it is to: once all have heard it, what says none has ended.
-    pub(super) fn fence(&mut self, facts: &Facts, released: &Released, (run, judged): (u64, &Clusters)) {
-        for cluster in judged {
-            self.change(cluster, |entries| {
+    pub(super) fn fence(&mut self, facts: &Facts, released: &Released, (run, judged): (u64, &Fields)) {
+        for field in each(judged) {
+            let others = self.others(field);
+            self.change(field, |entries| {
                 for (namespace, entry) in entries.iter_mut().filter(|(_, entry)| entry.owner.is_some()) {
-                    entry.move_fence(facts, released, (cluster, namespace, run));
+                    let of = (field.1, namespace.as_str(), others.highest_epoch(namespace));
+                    entry.move_fence(facts, released, of, run);
                 }
             });
         }
     }
 }
 
-/// What the agent of `cluster` is to fence, first what others wait for.
+/// What the agent of `cluster` is to fence, first what others wait for: for each namespace all epochs that are to be open there.
 pub(super) fn orders(facts: &Facts, ledger: &Ledger, cluster: &str) -> Vec<v1::FenceOrder> {
     let can = facts.can_fence(cluster);
-    let may_be_open = ledger.shared(cluster).is_some_and(|pairs| pairs.may_want_fences());
-    if can == Some(false) || !may_be_open {
+    let mut pairs = ledger.shared_in(cluster);
+    if can == Some(false) || !pairs.any(|(_, pairs)| pairs.may_want_fences()) {
         return Vec::new();
     }
-    let order = |namespace: &str, epoch| v1::FenceOrder {
-        namespace: namespace.to_owned(),
-        epoch,
-    };
-    let closing = ledger.in_cluster(cluster).filter(|(_, entry)| entry.closing);
-    let closing = closing.map(|(namespace, entry)| order(namespace, entry.owner_count + 1));
     let inventory = facts.inventory(cluster);
-    let is_open = |(namespace, entry): &(&str, &Entry)| {
-        let known = inventory.and_then(|all| all.get(*namespace));
-        let lags = known.is_some_and(|known| !known.terminating && known.epoch.unwrap_or(0) <= entry.owner_count);
-        let is_granted = entry.owner.is_some() && entry.releasing_since.is_none();
-        is_granted && !entry.is_fenced() && lags && !system_namespace(namespace)
+    let of_namespace = |namespace: &str| Open {
+        known: inventory.and_then(|all| all.get(namespace)),
+        entries: ledger.all_of(cluster, namespace).map(|(_, entry)| entry).collect(),
+        lists: facts.fences_lists(cluster),
     };
-    let open = ledger.in_cluster(cluster).filter(|_| can == Some(true)).filter(is_open);
-    let open = open.map(|(namespace, entry)| order(namespace, entry.owner_count));
-    let mut orders: Vec<_> = closing.chain(open).take(MAX_FENCES).collect();
+    let wants = |namespace: &str, entry: &Entry| {
+        let is_granted = entry.owner.is_some() && entry.releasing_since.is_none();
+        can == Some(true) && is_granted && !entry.is_fenced() && !system_namespace(namespace)
+    };
+    let closing = ledger.in_cluster(cluster).filter(|(_, entry)| entry.closing.is_some());
+    let closing: BTreeSet<_> = closing.map(|(namespace, _)| namespace).collect();
+    let open = ledger
+        .in_cluster(cluster)
+        .filter(|(namespace, entry)| wants(namespace, entry));
+    let open: BTreeSet<_> = open.map(|(namespace, _)| namespace).collect();
+    let open = open
+        .difference(&closing)
+        .filter(|namespace| of_namespace(namespace).lags());
+    let ordered = closing.iter().chain(open).take(MAX_FENCES);
+    let orders = ordered.filter_map(|namespace| of_namespace(namespace).order(namespace));
+    let mut orders: Vec<_> = orders.collect();
     orders.sort_by(|a, b| a.namespace.cmp(&b.namespace));
     orders
+}
+
+/// What is to be open in one namespace.
+struct Open<'a> {
+    known: Option<&'a Namespace>,
+    /// Of each operator.
+    entries: Vec<&'a Entry>,
+    /// Whether the member takes several.
+    lists: bool,
+}
+
+impl Open<'_> {
+    fn annotated(&self) -> &[u64] {
+        self.known.map_or(&[], |known| &known.epochs)
+    }
+
+    /// The epochs that are to be open, in order. Where the member takes but one, that of the operator that has been there longest.
+    fn epochs(&self) -> Vec<u64> {
+        let open = self.entries.iter().filter_map(|entry| {
+            let epoch = entry.open_epoch(self.annotated())?;
+            Some((entry.view_revision, epoch))
+        });
+        let mut open: Vec<_> = open.collect();
+        if !self.lists {
+            open = open.into_iter().min().into_iter().collect();
+        }
+        let mut open: Vec<_> = open.into_iter().map(|(_, epoch)| epoch).collect();
+        open.sort_unstable();
+        open
+    }
+
+    /// Whether the member may be told: what it goes by is not beyond what is to be open.
+    fn lags(&self) -> bool {
+        let beyond = self.annotated().last().copied().unwrap_or_default();
+        let is_there = self.known.is_some_and(|known| !known.terminating);
+        is_there && self.epochs().last().is_some_and(|highest| beyond <= *highest)
+    }
+
+    /// `None`: nothing is to be open.
+    fn order(&self, namespace: &str) -> Option<v1::FenceOrder> {
+        let open = self.epochs();
+        let epoch = *open.last()?;
+        Some(v1::FenceOrder {
+            namespace: namespace.to_owned(),
+            epoch,
+            open: if open.len() > 1 { open } else { Vec::new() },
+        })
+    }
+}
+
+impl Entry {
+    /// The epoch of which the member is to take writes; `None`: of none. `annotated`: what it goes by.
+    fn open_epoch(&self, annotated: &[u64]) -> Option<u64> {
+        if self.owner.is_none() {
+            // Kept for who comes next.
+            return Some(self.fence.epoch).filter(|epoch| *epoch > self.owner_count && annotated.contains(epoch));
+        }
+        let is_open = self.releasing_since.is_none() || self.is_fenced() || annotated.contains(&self.owner_count);
+        self.closing.or_else(|| is_open.then_some(self.owner_count))
+    }
 }
 
 /// Why the member does not fence the namespace off, as far as is known; `None`: nothing hinders.

@@ -1,6 +1,7 @@
 //! Who holds which (cluster, namespace) pair, how often it changed hands, and what is on its way back.
 //!
-//! A pair is *granted*, *releasing* (its owner no longer wants it, but some router may still let the owner's callers
+//! A pair has an owner of each operator, whose shards contend for it among themselves and with nobody else (`Contention`). For each it is
+//! *granted*, *releasing* (its owner no longer wants it, but some router may still let the owner's callers
 //! write) or *free*. Only a free pair can be claimed by another shard. Each change of ownership, entering or leaving,
 //! takes the next *view revision*; what left is kept for a day. Callers: `arbitrate` asks, `compile` moves it on.
 
@@ -8,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::ShardName;
 use portolan_crds::ledger::{Departure, PairFence};
+use portolan_crds::{Contention, OperatorName, ShardName, ShardingConfigSpec};
 
 use super::held::Holders;
 use super::locks::LockNews;
@@ -24,22 +25,36 @@ mod vacancies;
 use departures::Departures;
 pub(super) use holdings::Homes;
 use holdings::Owners;
-pub(super) use pairs::{Pairs, unshared};
+pub(super) use pairs::{Pairs, unshared, unshared_fields};
 #[cfg(test)]
 pub(super) use vacancies::MOST_VACANT;
 pub(super) use vacancies::VACANT_FOR;
 
-/// Claims of one run: cluster → namespace → shard.
-pub(super) type Claims = BTreeMap<String, BTreeMap<String, ShardName>>;
+/// Claims of one run: operator → cluster → namespace → shard.
+pub(super) type Claims = BTreeMap<OperatorName, BTreeMap<String, BTreeMap<String, ShardName>>>;
 
 /// Names of clusters.
 pub(super) type Clusters = BTreeSet<String>;
 
-/// Pairs that have or had an owner, by cluster and namespace.
+/// Clusters by operator: where its shards contend.
+pub(super) type Fields = BTreeMap<OperatorName, Clusters>;
+
+/// One of those.
+pub(super) type Field<'a> = (&'a OperatorName, &'a str);
+
+/// A (cluster, namespace) as an operator's shards contend for it.
+pub(super) type Pair<'a> = (&'a OperatorName, &'a str, &'a str);
+
+/// What one operator's shards have, by cluster.
+pub(super) type ByCluster = BTreeMap<String, Arc<Pairs>>;
+
+/// Pairs that have or had an owner, by operator, cluster and namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
+    /// Who contends with whom.
+    contention: Contention,
     /// None is empty.
-    pairs: BTreeMap<String, Arc<Pairs>>,
+    pairs: BTreeMap<OperatorName, ByCluster>,
     /// The clusters where each shard has any of `pairs`.
     owners: Arc<Owners>,
     departures: BTreeMap<String, Arc<Departures>>,
@@ -55,7 +70,7 @@ pub(crate) struct Ledger {
 pub(crate) struct Entry {
     /// `None`: free.
     pub(crate) owner: Option<ShardName>,
-    /// The epoch of its owner: grows with each, and no two of a namespace have the same.
+    /// The epoch of its owner: grows with each, and no two of a namespace have the same, of whatever operators.
     pub(crate) owner_count: u64,
     /// View revision at which it entered its owner's shard, or that of the last one while it is free.
     pub(crate) view_revision: u64,
@@ -69,8 +84,8 @@ pub(crate) struct Entry {
     pub(crate) saying_since: Option<u64>,
     /// Of one that nobody asks for: since when the member has no such namespace, as far as this process knows, though it had one.
     pub(crate) vacant_from: Option<Timestamp>,
-    /// Every router has let go of it, and the member is to refuse what still arrives of its owner.
-    pub(crate) closing: bool,
+    /// Every router has let go of it, and the member is to refuse what still arrives of its owner: the epoch of who comes next.
+    pub(crate) closing: Option<u64>,
 }
 
 /// The last runs that every router has acknowledged that might still act on an earlier one.
@@ -117,6 +132,25 @@ impl LockUsersAway {
     }
 }
 
+/// What all other operators have in a cluster.
+pub(super) struct Others(Vec<Arc<Pairs>>);
+
+impl Others {
+    /// The highest epoch that any of them has in the namespace, or had while this ledger knew of it.
+    pub(super) fn highest_epoch(&self, namespace: &str) -> u64 {
+        let entries = self.0.iter().filter_map(|pairs| pairs.entries().get(namespace));
+        entries.map(Entry::highest_epoch).max().unwrap_or_default()
+    }
+}
+
+/// Each of the fields.
+pub(super) fn each(fields: &Fields) -> impl Iterator<Item = Field<'_>> {
+    fields.iter().flat_map(|(operator, clusters)| {
+        let clusters = clusters.iter();
+        clusters.map(move |cluster| (operator, cluster.as_str()))
+    })
+}
+
 impl Released {
     pub(crate) fn of(&self, shard: &ShardName) -> u64 {
         self.of_shard.get(shard).copied().unwrap_or(self.by_all)
@@ -124,25 +158,62 @@ impl Released {
 }
 
 impl Ledger {
-    pub(crate) fn get(&self, cluster: &str, namespace: &str) -> Option<&Entry> {
-        self.pairs.get(cluster)?.entries().get(namespace)
+    /// Who contends for pairs with whom.
+    pub(crate) fn contention(&self) -> Contention {
+        self.contention
     }
 
-    /// Pairs of one cluster, free ones included.
+    /// With whose shards `shard` contends under `spec`.
+    pub(crate) fn operator(&self, shard: &ShardName, spec: &ShardingConfigSpec) -> OperatorName {
+        self.contention.of(shard, spec)
+    }
+
+    /// One pair, as the operator's shards have it.
+    pub(crate) fn get(&self, operator: &OperatorName, cluster: &str, namespace: &str) -> Option<&Entry> {
+        self.shared(operator, cluster)?.entries().get(namespace)
+    }
+
+    /// One pair, as each operator's shards have it, free ones included.
+    pub(crate) fn all_of(&self, cluster: &str, namespace: &str) -> impl Iterator<Item = (&OperatorName, &Entry)> {
+        let pairs = self.shared_in(cluster);
+        pairs.filter_map(move |(operator, pairs)| Some((operator, pairs.entries().get(namespace)?)))
+    }
+
+    /// Pairs of one cluster, free ones included, by operator and namespace.
+    pub(crate) fn pairs_in(&self, cluster: &str) -> impl Iterator<Item = (&OperatorName, &str, &Entry)> {
+        self.shared_in(cluster).flat_map(|(operator, pairs)| {
+            let entries = pairs.entries().iter();
+            entries.map(move |(namespace, entry)| (operator, namespace.as_str(), entry))
+        })
+    }
+
+    /// The same without operators: each namespace once for each.
     pub(crate) fn in_cluster(&self, cluster: &str) -> impl Iterator<Item = (&str, &Entry)> {
-        let entries = self.pairs.get(cluster).into_iter();
-        let entries = entries.flat_map(|pairs| pairs.entries());
-        entries.map(|(namespace, entry)| (namespace.as_str(), entry))
+        self.pairs_in(cluster).map(|(_, namespace, entry)| (namespace, entry))
     }
 
-    /// Pairs of one cluster as ledgers share them; `None`: it has none.
-    pub(super) fn shared(&self, cluster: &str) -> Option<&Arc<Pairs>> {
-        self.pairs.get(cluster)
+    /// An operator's pairs of one cluster as ledgers share them; `None`: it has none.
+    pub(super) fn shared(&self, operator: &OperatorName, cluster: &str) -> Option<&Arc<Pairs>> {
+        self.pairs.get(operator)?.get(cluster)
     }
 
-    /// All clusters that have pairs, with these.
-    pub(super) fn all_shared(&self) -> &BTreeMap<String, Arc<Pairs>> {
+    /// All pairs of one cluster as ledgers share them, by operator.
+    pub(super) fn shared_in(&self, cluster: &str) -> impl Iterator<Item = (&OperatorName, &Arc<Pairs>)> {
+        let all = self.pairs.iter();
+        all.filter_map(move |(operator, all)| Some((operator, all.get(cluster)?)))
+    }
+
+    /// All clusters that have pairs, with these, by operator.
+    pub(super) fn all_shared(&self) -> &BTreeMap<OperatorName, ByCluster> {
         &self.pairs
+    }
+
+    /// All that is shared, of whatever operator and cluster.
+    fn all(&self) -> impl Iterator<Item = (&OperatorName, &String, &Arc<Pairs>)> {
+        self.pairs.iter().flat_map(|(operator, all)| {
+            let all = all.iter();
+            all.map(move |(cluster, pairs)| (operator, cluster, pairs))
+        })
     }
 
     /// The last view revision that was given to any change of ownership.
@@ -181,9 +252,10 @@ impl Ledger {
             .map_or(0, |departures| departures.dropped_up_to(shard))
     }
 
-    /// Lets the pairs of a cluster be changed, also where there are none. Those that come to the same stay shared.
-    pub(super) fn change(&mut self, cluster: &str, change: impl FnOnce(&mut BTreeMap<String, Entry>)) {
-        let before = self.pairs.get(cluster);
+    /// Lets an operator's pairs of a cluster be changed, also where there are none. Those that come to the same stay shared.
+    pub(super) fn change(&mut self, (operator, cluster): Field<'_>, change: impl FnOnce(&mut BTreeMap<String, Entry>)) {
+        let before = self.shared(operator, cluster).cloned();
+        let before = before.as_deref();
         let mut entries = before.map(|pairs| pairs.entries().clone()).unwrap_or_default();
         change(&mut entries);
         if before.map_or(&BTreeMap::new(), |pairs| pairs.entries()) == &entries {
@@ -193,41 +265,52 @@ impl Ledger {
         let none = BTreeSet::new();
         let had = before.map_or(&none, |pairs| pairs.owners());
         if had != after.owners() {
-            Arc::make_mut(&mut self.owners).change(cluster, had, after.owners());
+            Arc::make_mut(&mut self.owners).change((operator, cluster), had, after.owners());
         }
-        if after.entries().is_empty() {
-            self.pairs.remove(cluster);
+        let is_empty = after.entries().is_empty();
+        let all = self.pairs.entry(operator.clone()).or_default();
+        if is_empty {
+            all.remove(cluster);
+            if all.is_empty() {
+                self.pairs.remove(operator);
+            }
         } else {
-            self.pairs.insert(cluster.to_owned(), Arc::new(after));
+            all.insert(cluster.to_owned(), Arc::new(after));
         }
     }
 
-    /// Clusters with pairs of which this is so.
-    pub(super) fn clusters_where(&self, is: impl Fn(&Pairs) -> bool) -> Vec<String> {
-        let all = self.pairs.iter().filter(|(_, pairs)| is(pairs));
-        all.map(|(cluster, _)| cluster.clone()).collect()
+    /// Operators and clusters with pairs of which this is so.
+    pub(super) fn fields_where(&self, is: impl Fn(&Pairs) -> bool) -> Fields {
+        let mut fields = Fields::new();
+        for (operator, cluster, _) in self.all().filter(|(.., pairs)| is(pairs)) {
+            fields.entry(operator.clone()).or_default().insert(cluster.clone());
+        }
+        fields
     }
 
-    /// What every router has let go of and the member is to fence off, with its owner.
-    pub(crate) fn closing(&self) -> impl Iterator<Item = (PairEpoch, &ShardName)> {
-        let clusters = self.pairs.iter().filter(|(_, pairs)| pairs.is_closing);
-        let entries = clusters.flat_map(|(cluster, pairs)| {
-            let closing = pairs.entries().iter().filter(|(_, entry)| entry.closing);
-            closing.map(move |(namespace, entry)| (cluster, namespace, entry))
+    /// What every router has let go of and the member is to fence off, with its owner and the epoch of who comes next.
+    pub(crate) fn closing(&self) -> impl Iterator<Item = (PairEpoch, (&ShardName, u64))> {
+        let closing = self.all().filter(|(.., pairs)| pairs.is_closing);
+        let entries = closing.flat_map(|(_, cluster, pairs)| {
+            let entries = pairs.entries().iter();
+            entries.map(move |(namespace, entry)| (cluster, namespace, entry))
         });
         entries.filter_map(|(cluster, namespace, entry)| {
             let pair = (cluster.clone(), namespace.clone(), entry.owner_count);
-            Some((pair, entry.owner.as_ref()?))
+            Some((pair, (entry.owner.as_ref()?, entry.closing?)))
         })
     }
 
     /// As if every router had let go of all that is being released.
     #[cfg(test)]
     pub(crate) fn close_all(&mut self) {
-        for cluster in self.clusters_where(|pairs| pairs.is_releasing) {
-            self.change(&cluster, |entries| {
-                for entry in entries.values_mut() {
-                    entry.closing = entry.releasing_since.is_some();
+        for field in each(&self.fields_where(|pairs| pairs.is_releasing)) {
+            let others = self.others(field);
+            self.change(field, |entries| {
+                for (namespace, entry) in entries {
+                    if entry.releasing_since.is_some() {
+                        entry.close(&[], others.highest_epoch(namespace));
+                    }
                 }
             });
         }
@@ -235,20 +318,20 @@ impl Ledger {
 
     /// The shards of which something is being released.
     pub(crate) fn releasing(&self) -> BTreeSet<ShardName> {
-        let clusters = self.pairs.values().filter(|pairs| pairs.is_releasing);
-        let entries = clusters.flat_map(|pairs| pairs.entries().values());
+        let releasing = self.all().filter(|(.., pairs)| pairs.is_releasing);
+        let entries = releasing.flat_map(|(.., pairs)| pairs.entries().values());
         let releasing = entries.filter(|entry| entry.releasing_since.is_some());
         releasing.filter_map(|entry| entry.owner.clone()).collect()
     }
 
     /// Whether anything is being released.
     pub(crate) fn is_releasing(&self) -> bool {
-        self.pairs.values().any(|pairs| pairs.is_releasing)
+        self.all().any(|(.., pairs)| pairs.is_releasing)
     }
 
     /// Whether it is waited for routers to hear that their writes are to say their epoch.
     pub(crate) fn awaits_epochs(&self) -> bool {
-        self.pairs.values().any(|pairs| pairs.awaits_epochs.is_some())
+        self.all().any(|(.., pairs)| pairs.awaits_epochs.is_some())
     }
 
     /// Whether nobody may be given what nobody is known to have.
@@ -257,8 +340,19 @@ impl Ledger {
     }
 
     /// Clusters with pairs of any state.
-    pub(crate) fn clusters(&self) -> impl Iterator<Item = &str> {
-        self.pairs.keys().map(String::as_str)
+    pub(crate) fn clusters(&self) -> BTreeSet<&str> {
+        self.all().map(|(_, cluster, _)| cluster.as_str()).collect()
+    }
+
+    /// Where operators have pairs of any state.
+    pub(super) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        self.all().map(|(operator, cluster, _)| (operator, cluster.as_str()))
+    }
+
+    /// What all other operators have in a cluster.
+    pub(super) fn others(&self, (operator, cluster): Field<'_>) -> Others {
+        let others = self.shared_in(cluster).filter(|(other, _)| *other != operator);
+        Others(others.map(|(_, pairs)| pairs.clone()).collect())
     }
 
     /// Frees what was being released in a run that every router has acknowledged which may serve its shard: it leaves that.
@@ -266,11 +360,12 @@ impl Ledger {
     pub(super) fn free(&mut self, facts: &Facts, released: &Released, now: Timestamp) {
         // Runs are counted from 1: who has acknowledged one has let go of all that it does not name.
         self.withholding &= released.by_all == 0;
-        for cluster in self.clusters_where(|pairs| pairs.is_releasing) {
+        for field in each(&self.fields_where(|pairs| pairs.is_releasing)) {
+            let (cluster, others) = (field.1, self.others(field));
             let mut left = Vec::new();
-            self.change(&cluster, |entries| {
+            self.change(field, |entries| {
                 for (namespace, entry) in entries {
-                    if entry.let_go(facts, released, (&cluster, namespace)) {
+                    if entry.let_go(facts, released, (cluster, namespace, others.highest_epoch(namespace))) {
                         entry.stays();
                         entry.vacant_from = None;
                         left.extend(entry.owner.take().map(|shard| (shard, namespace.clone())));
@@ -283,7 +378,7 @@ impl Ledger {
                     view_revision: self.view_revision,
                     unix_seconds: now.as_second(),
                 };
-                let departures = self.departures.entry(cluster.clone()).or_default();
+                let departures = self.departures.entry(cluster.to_owned()).or_default();
                 Arc::make_mut(departures).add(shard, &namespace, departure);
             }
         }
@@ -311,28 +406,33 @@ impl Ledger {
         }
     }
 
-    /// Moves the `judged` clusters on to the claims of `run`: what is claimed is granted, what is no longer claimed is being
+    /// Moves the `judged` fields on to the claims of `run`: what is claimed is granted, what is no longer claimed is being
     /// released, unless it `keeps` it as vacant. In order, as each grant takes the next view revision.
     pub(super) fn settle(
         &mut self,
         facts: &Facts,
-        (claims, judged): (&Claims, &Clusters),
-        keeps: impl Fn(&str, &str, &Entry) -> bool,
+        (claims, judged): (&Claims, &Fields),
+        keeps: impl Fn(Field<'_>, &str, &Entry) -> bool,
         (run, now): (u64, Timestamp),
     ) {
         let mut view_revision = self.view_revision;
         let none = BTreeMap::new();
-        for cluster in judged {
-            let claimed = claims.get(cluster).unwrap_or(&none);
-            let inventory = facts.inventory(cluster);
-            self.change(cluster, |entries| {
+        for field in each(judged) {
+            let (operator, cluster) = field;
+            let claimed = claims
+                .get(operator)
+                .and_then(|claims| claims.get(cluster))
+                .unwrap_or(&none);
+            let (inventory, others) = (facts.inventory(cluster), self.others(field));
+            self.change(field, |entries| {
                 for (namespace, shard) in claimed {
                     let known = inventory.and_then(|all| all.get(namespace));
-                    let annotated = known.and_then(|known| known.epoch);
+                    let annotated = known.map_or(&[][..], |known| &known.epochs);
                     let entry = entries
                         .entry(namespace.clone())
                         .or_insert_with(|| Entry::new(view_revision));
-                    if entry.claim(shard, annotated, view_revision + 1) {
+                    let others = others.highest_epoch(namespace);
+                    if entry.claim(shard, (annotated, others), view_revision + 1) {
                         view_revision += 1;
                     }
                     // Somebody asks for it, there or not; and what is not known any more begins anew.
@@ -345,8 +445,8 @@ impl Ledger {
                     if inventory.is_some_and(|all| all.contains_key(namespace)) {
                         entry.vacant_from = None;
                     }
-                    if entry.releasing_since.is_none() && keeps(cluster, namespace, entry) {
-                        entry.vacate(now);
+                    if entry.releasing_since.is_none() && keeps(field, namespace, entry) {
+                        entry.vacate(others.highest_epoch(namespace), now);
                     } else {
                         entry.release((run, now));
                     }
@@ -361,19 +461,21 @@ impl Ledger {
         self.view_revision = view_revision;
     }
 
-    /// Forgets free pairs of the `judged` clusters that are no more: their member is gone, or known not to have the namespace. No
+    /// Forgets free pairs of the `judged` fields that are no more: their member is gone, or known not to have the namespace. No
     /// view revision is behind an epoch of theirs: those of a namespace of this name begin after it.
-    pub(super) fn forget(&mut self, facts: &Facts, judged: &Clusters) {
-        let epochs = self.pairs.values().map(|pairs| pairs.highest_epoch);
+    pub(super) fn forget(&mut self, facts: &Facts, judged: &Fields) {
+        let epochs = self.all().map(|(.., pairs)| pairs.highest_epoch);
         self.skip_to(epochs.max().unwrap_or_default());
-        for cluster in judged {
+        for field in each(judged) {
+            let (operator, cluster) = field;
             let inventory = facts.inventory(cluster);
             let is_member = facts.members.contains_key(cluster);
             let is_there = |namespace: &String| is_member && inventory.is_none_or(|all| all.contains_key(namespace));
             let is_kept = |namespace: &String, entry: &Entry| entry.owner.is_some() || is_there(namespace);
-            let mut entries = self.pairs.get(cluster).into_iter().flat_map(|pairs| pairs.entries());
+            let pairs = self.shared(operator, cluster).into_iter();
+            let mut entries = pairs.flat_map(|pairs| pairs.entries());
             if !entries.all(|(namespace, entry)| is_kept(namespace, entry)) {
-                self.change(cluster, |entries| {
+                self.change(field, |entries| {
                     entries.retain(|namespace, entry| is_kept(namespace, entry));
                 });
             }
@@ -401,23 +503,25 @@ impl Entry {
             fence: PairFence::default(),
             saying_since: None,
             vacant_from: None,
-            closing: false,
+            closing: None,
         }
     }
 
-    /// Is `shard`'s from now on; returns whether it enters that, at view revision `next`. `annotated`: the epoch that the member
-    /// goes by, which never falls.
-    fn claim(&mut self, shard: &ShardName, annotated: Option<u64>, next: u64) -> bool {
+    /// Is `shard`'s from now on; returns whether it enters that, at view revision `next`. `annotated`: the epochs that the member
+    /// goes by, of which the highest never falls; `others`: the highest that another operator has.
+    fn claim(&mut self, shard: &ShardName, (annotated, others): (&[u64], u64), next: u64) -> bool {
         let mut enters = false;
         match &self.owner {
             // `arbitrate` lets nobody claim what another shard holds, nor take back what another one waits for.
             Some(owner) if owner != shard => return false,
             // What was released of the epoch before may have been acknowledged, and fenced off.
-            Some(_) if self.releasing_since.is_some() => self.owner_count += 1,
+            Some(_) if self.releasing_since.is_some() => {
+                self.owner_count = self.closing.unwrap_or_else(|| self.next_epoch(&[], others));
+            }
             Some(_) => {}
             None => {
                 self.owner = Some(shard.clone());
-                self.begin_epoch(annotated);
+                self.begin_epoch(annotated, others);
                 self.view_revision = next;
                 enters = true;
             }
@@ -433,16 +537,16 @@ impl Entry {
     }
 
     /// Its namespace is gone, and it stays its owner's. One that is made knows nothing of the epoch before: writes to it say none.
-    fn vacate(&mut self, now: Timestamp) {
+    fn vacate(&mut self, others: u64, now: Timestamp) {
         if self.vacant_from.is_none() {
             self.vacant_from = Some(now);
-            self.owner_count += 1;
+            self.owner_count = self.next_epoch(&[], others);
             (self.fence, self.saying_since) = (PairFence::default(), None);
         }
     }
 
     /// It is not being released any more.
     fn stays(&mut self) {
-        (self.releasing_since, self.releasing_from, self.closing) = (None, None, false);
+        (self.releasing_since, self.releasing_from, self.closing) = (None, None, None);
     }
 }

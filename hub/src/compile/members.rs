@@ -24,7 +24,8 @@ const MOST_UNCONFIRMED: usize = 100;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unconfirmed {
     inventory: Option<u64>,
-    pairs: Option<Arc<Pairs>>,
+    /// Of each operator.
+    pairs: Vec<Arc<Pairs>>,
     namespaces: Vec<String>,
 }
 
@@ -161,7 +162,7 @@ fn identity(
     let allowed = told.unwrap_or_else(|| v1::Allowed {
         service_accounts: member.status.allowed_service_accounts.clone(),
         users: member.status.allowed_users.clone(),
-        extras: Vec::new(),
+        ..v1::Allowed::default()
     });
     let body = Body::MemberIdentity(v1::MemberIdentity {
         cluster: cluster.to_owned(),
@@ -211,10 +212,11 @@ fn unconfirmed(
         return Vec::new();
     };
     let ledger = &world.state.ledger;
-    let (inventory, pairs) = (facts.inventory_stamp(cluster), ledger.shared(cluster));
+    let inventory = facts.inventory_stamp(cluster);
+    let pairs: Vec<_> = ledger.shared_in(cluster).map(|(_, pairs)| pairs.clone()).collect();
     let known = earlier.0.and_then(|last| last.unconfirmed.get(cluster));
     let known = known.filter(|known| {
-        known.inventory == inventory && known.pairs.as_ref().map(Arc::as_ptr) == pairs.map(Arc::as_ptr)
+        known.inventory == inventory && known.pairs.iter().map(Arc::as_ptr).eq(pairs.iter().map(Arc::as_ptr))
     });
     let unlabelled = known.cloned().unwrap_or_else(|| {
         let owned = ledger.in_cluster(cluster).filter(|(_, entry)| entry.owner.is_some());
@@ -222,18 +224,16 @@ fn unconfirmed(
             let there = there.get(*name);
             !system_namespace(name) && there.is_some_and(|namespace| !is_labelled(name, namespace, settings))
         });
+        let lacks: BTreeSet<_> = lacks.map(|(name, _)| name.to_owned()).collect();
         Unconfirmed {
             inventory,
-            pairs: pairs.cloned(),
-            namespaces: lacks
-                .take(MOST_UNCONFIRMED + 1)
-                .map(|(name, _)| name.to_owned())
-                .collect(),
+            pairs,
+            namespaces: lacks.into_iter().take(MOST_UNCONFIRMED + 1).collect(),
         }
     });
     let is_settling = |name: &&String| {
-        let owner = ledger.get(cluster, name).and_then(|entry| entry.owner.as_ref());
-        owner.is_some() && !system_namespace(name) && there.contains_key(*name)
+        let has_owner = ledger.all_of(cluster, name).any(|(_, entry)| entry.owner.is_some());
+        has_owner && !system_namespace(name) && there.contains_key(*name)
     };
     let settling = agent.settling.keys().filter(is_settling).cloned();
     let all: BTreeSet<_> = unlabelled.namespaces.iter().cloned().chain(settling).collect();

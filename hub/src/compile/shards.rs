@@ -83,7 +83,10 @@ fn bodies(world: &World, settings: &Settings, name: &ShardName) -> Vec<(Ref, Bod
         for cluster in state.ledger.departed_clusters(name) {
             owned.entry(cluster).or_default();
         }
-        let body = shard(settings, state.cursor_format, name, accepted, members);
+        let body = v1::Shard {
+            operator: state.ledger.operator(name, &accepted.spec).to_string(),
+            ..shard(settings, state.cursor_format, name, accepted, members)
+        };
         bodies.push((Ref::Shard(name.clone()), Body::Shard(body)));
     }
     for (cluster, namespaces) in owned {
@@ -131,6 +134,7 @@ fn ownership(state: &State, cluster: &str, name: &ShardName, namespaces: Vec<v1:
         departed: departed.collect(),
         departed_dropped_up_to: ledger.departures_dropped_up_to(cluster, name),
         incarnation: state.incarnation.clone(),
+        operator: ledger.operator_of(cluster, name).to_string(),
     }
 }
 
@@ -215,6 +219,7 @@ fn shard(
             CursorFormat::Two => 2,
         },
         replicated: replicated(spec),
+        operator: String::new(),
     }
 }
 

@@ -5,12 +5,15 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use portolan_crds::ledger::Slot;
-use portolan_crds::{ConditionReason, ExplicitView, MemberClusterSpec, ShardingConfigSpec, WebhookConfig};
+use portolan_crds::{
+    ConditionReason, ExplicitView, MemberClusterSpec, OperatorName, ShardingConfigSpec, WebhookConfig,
+};
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 
+mod alone;
 mod credentials;
 mod fence;
 mod fleet;
@@ -19,6 +22,7 @@ mod held;
 mod laws;
 mod locks;
 mod memo;
+mod operators;
 mod policies;
 mod revisions;
 mod root_runs;
@@ -330,7 +334,15 @@ fn an_overlap_goes_to_the_older() {
     );
     let world = fleet.compile(u64::MAX);
     assert_eq!(world.owner("east", "ns-a"), Some("new"));
-    assert_eq!(world.state.ledger.get("east", "ns-a").unwrap().owner_count, 2);
+    assert_eq!(
+        world
+            .state
+            .ledger
+            .get(&OperatorName::default(), "east", "ns-a")
+            .unwrap()
+            .owner_count,
+        2
+    );
 }
 
 #[test]
@@ -422,7 +434,7 @@ fn a_member_says_which_namespaces_of_the_hub_may_have_it() {
         world
             .state
             .ledger
-            .get("east", "ns-a")
+            .get(&OperatorName::default(), "east", "ns-a")
             .unwrap()
             .releasing_since
             .is_some()

@@ -2,7 +2,7 @@
 //! (`docs/semantics.md#namespaces`).
 //!
 //! A shard that chose the namespace by its labels asks for it no more once it is gone. That alone gives nothing away: the pair is
-//! *vacant*, in a new epoch, until the rules of another shard take the name, the shard has the namespace in another member, or an hour
+//! *vacant*, in a new epoch, until the rules of another shard of its operator take the name, the shard has the namespace in another member, or an hour
 //! is over. A vacant pair keeps nobody from being accepted. Caller: `compile`, as it moves the ledger on.
 
 use std::cell::RefCell;
@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use jiff::Timestamp;
-use portolan_crds::{Selector, ShardName};
+use portolan_crds::{OperatorName, Selector, ShardName};
 
-use super::ledger::{Entry, VACANT_FOR};
+use super::ledger::{Entry, Field, VACANT_FOR};
 use super::wanted::WantedMember;
 use super::{Accepted, Verdict};
 use crate::facts::Facts;
@@ -28,12 +28,12 @@ pub(super) struct Vacancies<'a> {
     pub(super) accepted: &'a BTreeMap<ShardName, Accepted>,
     pub(super) verdicts: &'a BTreeMap<ShardName, Verdict>,
     pub(super) now: Timestamp,
-    /// By member, once it has been asked for.
+    /// By operator and member, once it has been asked for.
     // A RefCell: one run is one thread's.
-    pub(super) takers: RefCell<BTreeMap<String, Rc<Takers<'a>>>>,
+    pub(super) takers: RefCell<BTreeMap<(OperatorName, String), Rc<Takers<'a>>>>,
 }
 
-/// Rules of all shards that take namespaces of one member by what follows from their names.
+/// Rules of all shards of one operator that take namespaces of one member by what follows from their names.
 #[derive(Debug, Default)]
 pub(super) struct Takers<'a> {
     names: BTreeMap<&'a str, BTreeSet<&'a ShardName>>,
@@ -42,9 +42,12 @@ pub(super) struct Takers<'a> {
 
 impl<'a> Takers<'a> {
     /// `keys`: those of labels that follow from a namespace's name.
-    fn of(verdicts: &'a BTreeMap<ShardName, Verdict>, cluster: &str, keys: [&str; 4]) -> Self {
+    fn of(verdicts: &'a BTreeMap<ShardName, Verdict>, (operator, cluster): Field<'_>, keys: [&str; 4]) -> Self {
         let mut takers = Self::default();
-        for (shard, verdict) in verdicts {
+        let of_operator = verdicts
+            .iter()
+            .filter(|(_, verdict)| verdict.wanted.operator == *operator);
+        for (shard, verdict) in of_operator {
             let members = verdict.wanted.members.iter();
             for member in members.filter(|member| member.cluster == cluster) {
                 for name in &member.rules.names {
@@ -66,14 +69,15 @@ impl<'a> Takers<'a> {
 
 impl<'a> Vacancies<'a> {
     /// Whether a pair that nobody claims stays its owner's all the same.
-    pub(super) fn keeps(&self, cluster: &str, namespace: &str, entry: &Entry) -> bool {
+    pub(super) fn keeps(&self, field: Field<'_>, namespace: &str, entry: &Entry) -> bool {
+        let cluster = field.1;
         let Some(owner) = &entry.owner else { return false };
         let is_gone = self
             .facts
             .inventory(cluster)
             .is_some_and(|all| !all.contains_key(namespace));
         let lasts = entry.vacant_from.is_none_or(|from| self.now < from + VACANT_FOR);
-        is_gone && lasts && self.goes_on(owner, cluster, namespace) && !self.is_taken(owner, cluster, namespace)
+        is_gone && lasts && self.goes_on(owner, cluster, namespace) && !self.is_taken(owner, field, namespace)
     }
 
     /// Whether the shard is in force, chooses namespaces of the member by their labels, and asks for this one in no other.
@@ -89,9 +93,9 @@ impl<'a> Vacancies<'a> {
         })
     }
 
-    /// Whether the rules of another shard take whatever has this name in the member.
-    fn is_taken(&self, owner: &ShardName, cluster: &str, namespace: &str) -> bool {
-        let takers = self.takers(cluster);
+    /// Whether the rules of another shard of the operator take whatever has this name in the member.
+    fn is_taken(&self, owner: &ShardName, field: Field<'_>, namespace: &str) -> bool {
+        let takers = self.takers(field);
         let named = takers.names.get(namespace).into_iter().flatten();
         let labels = self.labels(namespace);
         let mut selectors = takers.selectors.iter().filter(|(shard, _)| *shard != owner);
@@ -99,15 +103,16 @@ impl<'a> Vacancies<'a> {
     }
 
     /// Made once in a run, where there is any vacant pair: of a large fleet it is all selectors of the member.
-    fn takers(&self, cluster: &str) -> Rc<Takers<'a>> {
+    fn takers(&self, (operator, cluster): Field<'_>) -> Rc<Takers<'a>> {
         let mut known = self.takers.borrow_mut();
-        if let Some(takers) = known.get(cluster) {
+        let field = (operator.clone(), cluster.to_owned());
+        if let Some(takers) = known.get(&field) {
             return takers.clone();
         }
         let keys = &self.settings.keys;
         let keys = [METADATA_NAME, keys.namespace(), keys.sharding_hash(), keys.control()];
-        let takers = Rc::new(Takers::of(self.verdicts, cluster, keys));
-        known.insert(cluster.to_owned(), takers.clone());
+        let takers = Rc::new(Takers::of(self.verdicts, (operator, cluster), keys));
+        known.insert(field, takers.clone());
         takers
     }
 
@@ -168,15 +173,14 @@ mod tests {
             now: Timestamp::UNIX_EPOCH,
             takers: RefCell::default(),
         };
-        let takers = vacancies.takers("east");
+        let everybody = OperatorName::default();
+        let takers = vacancies.takers((&everybody, "east"));
         assert_eq!((takers.names["ns-a"].len(), takers.selectors.len()), (2, 2));
-        assert!(Rc::ptr_eq(&takers, &vacancies.takers("east")));
-        assert!(vacancies.takers("west").selectors.is_empty());
+        assert!(Rc::ptr_eq(&takers, &vacancies.takers((&everybody, "east"))));
+        assert!(vacancies.takers((&everybody, "west")).selectors.is_empty());
         let shard = |name| ShardName::new("ops", name).unwrap();
-        assert!(vacancies.is_taken(&shard("a"), "east", "ns-b") && !vacancies.is_taken(&shard("a"), "east", "ns-c"));
-        assert!(
-            vacancies.is_taken(&shard("b"), "east", "ns-c"),
-            "the empty selector is everything"
-        );
+        let is_taken = |name, namespace| vacancies.is_taken(&shard(name), (&everybody, "east"), namespace);
+        assert!(is_taken("a", "ns-b") && !is_taken("a", "ns-c"));
+        assert!(is_taken("b", "ns-c"), "the empty selector is everything");
     }
 }

@@ -5,10 +5,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use portolan_crds::{ClusterEntry, ConditionReason, ShardName, ShardingConfigSpec};
+use portolan_crds::{ClusterEntry, ConditionReason, OperatorName, ShardName, ShardingConfigSpec};
 
 use super::Ledger;
-use super::ledger::Homes;
+use super::ledger::{Field, Homes, Pair};
 use crate::facts::{Facts, MemberObject};
 use crate::settings::Settings;
 
@@ -22,6 +22,8 @@ const UNREAD_NAMED: usize = 5;
 /// What one spec asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
+    /// With whose shards it contends.
+    pub(crate) operator: OperatorName,
     /// The members in the order of `clusters[]`; several members of one entry by name.
     pub(crate) members: Vec<WantedMember>,
     /// Why, and `field: message`, for each member that the spec names and cannot have: it does not exist, or does not allow it.
@@ -59,35 +61,39 @@ impl Wanted {
     /// What is left to tell of a root, which owns nothing itself.
     pub(super) fn without_members(&self) -> Self {
         Self {
+            operator: self.operator.clone(),
             members: Vec::new(),
             refused_clusters: self.refused_clusters.clone(),
         }
     }
 
-    /// Whether it asks for this pair.
-    pub(super) fn has(&self, (cluster, namespace): (&str, &str)) -> bool {
+    /// Whether it asks for this pair, as a shard of the same operator.
+    pub(super) fn has(&self, (operator, cluster, namespace): Pair<'_>) -> bool {
         let mut members = self.members.iter().filter(|member| member.cluster == cluster);
-        members.any(|member| member.namespaces.contains(namespace))
+        self.operator == *operator && members.any(|member| member.namespaces.contains(namespace))
     }
 
-    /// The clusters of its members.
-    pub(super) fn clusters(&self) -> impl Iterator<Item = &String> {
-        self.members.iter().map(|member| &member.cluster)
+    /// Where it contends for pairs.
+    pub(super) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        let clusters = self.members.iter().map(|member| member.cluster.as_str());
+        clusters.map(|cluster| (&self.operator, cluster))
     }
 
-    /// Pairs in these clusters, in order.
-    pub(super) fn pairs_in(&self, is_in: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, &str)> {
-        let members = self.members.iter().filter(move |member| is_in(&member.cluster));
+    /// Pairs in these fields, in order.
+    pub(super) fn pairs_in(&self, is_in: impl Fn(Field<'_>) -> bool) -> impl Iterator<Item = Pair<'_>> {
+        let members = self.members.iter();
+        let members = members.filter(move |member| is_in((&self.operator, &member.cluster)));
         members.flat_map(|member| {
             let namespaces = member.namespaces.iter();
-            namespaces.map(|namespace| (member.cluster.as_str(), namespace.as_str()))
+            namespaces.map(|namespace| (&self.operator, member.cluster.as_str(), namespace.as_str()))
         })
     }
 
-    /// All pairs, in order.
+    /// Cluster and namespace of all pairs, in order.
     #[cfg(test)]
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.pairs_in(|_| true)
+        let pairs = self.pairs_in(|_| true);
+        pairs.map(|(_, cluster, namespace)| (cluster, namespace))
     }
 }
 
@@ -107,6 +113,7 @@ impl Known<'_> {
     /// What `spec` of `shard` asks for. Of a root all that its children do: of a namespace that two members have, both.
     pub(super) fn wanted(&self, shard: &ShardName, spec: &ShardingConfigSpec) -> Wanted {
         let mut wanted = Wanted {
+            operator: self.ledger.operator(shard, spec),
             members: Vec::new(),
             refused_clusters: refused_clusters(self.facts, shard, spec),
         };

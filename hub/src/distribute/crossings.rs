@@ -52,14 +52,14 @@ impl Crossings {
         let closing: BTreeMap<_, _> = ledger.closing().collect();
         self.pairs.retain(|pair, _| closing.contains_key(pair));
         let started = self.started;
-        for pair in closing.into_keys() {
+        for (pair, (_, next)) in closing {
             let crossing = self.pairs.entry(pair.clone()).or_insert(Crossing {
                 since: now,
                 closed: None,
                 hindered: None,
                 given_up: false,
             });
-            crossing.observe(facts, &pair, (started, now));
+            crossing.observe(facts, (&pair, next), (started, now));
         }
     }
 
@@ -69,7 +69,11 @@ impl Crossings {
         let closing: BTreeMap<_, _> = ledger.closing().collect();
         let is_over = |(pair, crossing): &(&PairEpoch, &Crossing)| {
             let Some(closed) = crossing.closed else { return false };
-            let answered = || closing.get(pair).is_some_and(|shard| acks.are_answered(shard, pair));
+            let answered = || {
+                closing
+                    .get(pair)
+                    .is_some_and(|(shard, _)| acks.are_answered(shard, pair))
+            };
             now - closed >= REQUEST_TIMEOUT || answered()
         };
         let over = self.pairs.iter().filter(is_over);
@@ -84,9 +88,10 @@ impl Crossings {
 }
 
 impl Crossing {
-    fn observe(&mut self, facts: &Facts, pair: &PairEpoch, (started, now): (Instant, Instant)) {
+    /// `next`: the epoch of who comes after the pair's.
+    fn observe(&mut self, facts: &Facts, (pair, next): (&PairEpoch, u64), (started, now): (Instant, Instant)) {
         let (cluster, namespace, epoch) = pair;
-        if self.closed.is_none() && facts.is_fenced(cluster, namespace, epoch + 1) {
+        if self.closed.is_none() && facts.is_fenced(cluster, namespace, next) {
             // Also if nobody waited for it any more: it is not granted yet, and takes a minute at most from here.
             (self.closed, self.given_up) = (Some(now), false);
         }

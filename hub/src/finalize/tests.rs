@@ -6,6 +6,7 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 use parking_lot::Mutex;
 use portolan_crds::ledger::{Chunk, Pair, Slot};
+use portolan_crds::{Contention, OperatorName};
 use serde_json::Value;
 
 use super::*;
@@ -44,8 +45,8 @@ fn due_of(deleting: bool, has_finalizer: bool, owner: bool) -> Option<Step> {
             view_revision: 1,
             releasing: deleting,
         };
-        chunk.pairs.insert("ns-a".to_owned(), pair);
-        state.ledger = Arc::new(Ledger::restore([chunk], 1, false));
+        chunk.add("ns-a", OperatorName::default(), pair);
+        state.ledger = Arc::new(Ledger::restore(Contention::Fleet, [chunk], 1, false));
         let accepted = Accepted {
             uid: "uid".to_owned(),
             generation: 1,

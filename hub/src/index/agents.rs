@@ -300,7 +300,7 @@ impl AgentReport {
                 labels: fact.labels.into_iter().collect(),
                 labels_cut: fact.labels_cut,
                 terminating: fact.terminating,
-                epoch: fact.epoch.filter(|epoch| *epoch <= MAX_EPOCH),
+                epochs: epochs(fact.epoch, fact.epochs),
             };
             (fact.name, namespace)
         });
@@ -374,6 +374,19 @@ impl AgentReport {
             self.counts.remove(&GroupResource::from(kind.clone()));
         }
     }
+}
+
+/// The epochs that an annotation says, in order; none if any is beyond what there could be.
+fn epochs(epoch: Option<u64>, mut epochs: Vec<u64>) -> Vec<u64> {
+    if epochs.is_empty() {
+        epochs.extend(epoch);
+    }
+    epochs.sort_unstable();
+    epochs.dedup();
+    if epochs.last().is_some_and(|last| *last > MAX_EPOCH) {
+        epochs.clear();
+    }
+    epochs
 }
 
 fn replace<T: PartialEq>(slot: &mut Option<T>, value: T) -> Change {

@@ -64,6 +64,7 @@ fn arrivals() -> Vec<Arrival> {
         service_accounts: vec!["b/b".into(), "a/a".into()],
         users: Vec::new(),
         extras: Vec::new(),
+        fence_lists: false,
     });
     vec![
         Arrival::Member(member("east", good())),
@@ -328,6 +329,7 @@ fn what_is_doubtful_about_fences_is_kept_until_one_is_closed_without_doubt() {
             namespace: "ns-a".to_owned(),
             epoch: 1,
             closed,
+            open: Vec::new(),
             message: message.to_owned(),
         };
         folded(&mut facts, 1, Report::Fences(v1::Fences { fences: vec![state] }));

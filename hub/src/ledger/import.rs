@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_crds::ledger::{Chunk, LockInForce, Pair, Slot};
-use portolan_crds::{ShardName, json_bytes};
+use portolan_crds::{Contention, OperatorName, ShardName, json_bytes};
 use thiserror::Error;
 
 use crate::compile::{Accepted, Ledger, State};
@@ -62,7 +62,10 @@ pub(super) fn import(facts: &Facts, incarnation: &str) -> Result<State, ImportEr
                 let told = cluster.generations.get(namespace);
                 let owner_count = told.and_then(|told| u64::try_from(*told).ok()).unwrap_or(1);
                 // Of several that say so, the last owner has it: the other status was not written any more.
-                let known = chunk.pairs.get(namespace);
+                let known = chunk
+                    .pairs
+                    .get(namespace)
+                    .and_then(|known| known.get(&OperatorName::default()));
                 if known.is_none_or(|known| known.owner_count < owner_count) {
                     view_revision += 1;
                     let pair = Pair {
@@ -72,7 +75,7 @@ pub(super) fn import(facts: &Facts, incarnation: &str) -> Result<State, ImportEr
                         view_revision,
                         releasing: false,
                     };
-                    chunk.pairs.insert(namespace.clone(), pair);
+                    chunk.add(namespace, OperatorName::default(), pair);
                 }
             }
         }
@@ -80,7 +83,12 @@ pub(super) fn import(facts: &Facts, incarnation: &str) -> Result<State, ImportEr
             state.accepted.insert(name.clone(), accepted);
         }
     }
-    state.ledger = Arc::new(Ledger::restore(chunks.into_values(), view_revision, false));
+    state.ledger = Arc::new(Ledger::restore(
+        Contention::Fleet,
+        chunks.into_values(),
+        view_revision,
+        false,
+    ));
     Ok(state)
 }
 

@@ -103,6 +103,7 @@ impl Batch {
             root: Root {
                 incarnation: state.incarnation.clone(),
                 cursor_format: state.cursor_format,
+                contention: state.ledger.contention(),
                 phase: if state.ledger.is_withholding() {
                     Phase::Adopted
                 } else {
@@ -176,15 +177,19 @@ fn authors(chunk: &Chunk, namespaces: &BTreeSet<String>) -> Authors {
             *known = (*known).max(last);
         }
     }
-    for (namespace, pair) in &chunk.pairs {
-        if let Some(owner) = &pair.owner {
-            shards.insert(namespace, (pair.view_revision, owner));
-        }
+    let pairs = chunk
+        .pairs
+        .iter()
+        .flat_map(|(namespace, pairs)| pairs.values().map(move |pair| (namespace, pair)));
+    let owners = pairs.filter_map(|(namespace, pair)| Some((namespace, pair.owner.as_ref()?)));
+    for (namespace, _) in owners.clone() {
+        shards.remove(namespace);
     }
-    let changed = shards
-        .into_iter()
+    let last = shards.into_iter().map(|(namespace, (_, shard))| (namespace, shard));
+    let changed = owners
+        .chain(last)
         .filter(|(namespace, _)| namespaces.contains(*namespace));
-    changed.map(|(_, (_, shard))| shard.namespace().to_owned()).collect()
+    changed.map(|(_, shard)| shard.namespace().to_owned()).collect()
 }
 
 /// The state that the records say which `root` lists. Names the entry that cannot be.
@@ -216,6 +221,11 @@ pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> 
         accepted,
         roots: BTreeMap::new(),
         attempts: BTreeMap::new(),
-        ledger: Arc::new(Ledger::restore(chunks, view_revision, root.phase.may_lack_pairs())),
+        ledger: Arc::new(Ledger::restore(
+            root.contention,
+            chunks,
+            view_revision,
+            root.phase.may_lack_pairs(),
+        )),
     })
 }

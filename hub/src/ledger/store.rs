@@ -14,6 +14,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Client, Error as KubeError};
+use portolan_crds::Contention;
 use portolan_crds::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
 use portolan_crds::ledger::{Content, CursorFormat, Phase, Record, RecordError, Root, checksum_of, config_map};
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 use super::error::{LedgerError, damaged, failed};
 use super::import::import;
 use super::records::{Authors, Batch, Earlier, Unsaved, state};
-use crate::compile::State;
+use crate::compile::{Ledger, State};
 use crate::index::Index;
 use crate::metrics::Metrics;
 use crate::writer::{self, WriteError};
@@ -175,6 +176,7 @@ impl Store {
         if state.is_empty() {
             // No router was ever told of anything, by whatever hub.
             state.cursor_format = CursorFormat::Two;
+            state.ledger = Arc::new(Ledger::restore(Contention::Operator, [], 0, false));
         }
         self.root = Root {
             incarnation: state.incarnation.clone(),

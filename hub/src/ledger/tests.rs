@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::Client;
 use portolan_crds::ledger::{CHUNK_BYTES_MAX, Chunk, Departure, Pair, Record, Slot};
-use portolan_crds::{ClusterEntry, ShardName, ShardingConfigSpec};
+use portolan_crds::{ClusterEntry, Contention, OperatorName, ShardName, ShardingConfigSpec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ fn state(pairs: &[(&str, &str)]) -> State {
     let mut view_revision = 0;
     for (namespace, owner) in pairs {
         view_revision += 1;
-        chunk.pairs.insert((*namespace).to_owned(), pair(owner, view_revision));
+        chunk.add(namespace, OperatorName::default(), pair(owner, view_revision));
         let entry = ClusterEntry {
             name: Some("east".to_owned()),
             ..ClusterEntry::default()
@@ -61,7 +61,7 @@ fn state(pairs: &[(&str, &str)]) -> State {
     }
     State {
         accepted,
-        ledger: Arc::new(Ledger::restore([chunk], view_revision, false)),
+        ledger: Arc::new(Ledger::restore(Contention::Fleet, [chunk], view_revision, false)),
         ..State::default()
     }
 }
@@ -419,9 +419,8 @@ impl Stored {
 fn ledger_of(pairs: &BTreeMap<String, (u8, u64)>, departures: &BTreeMap<String, u64>) -> State {
     let mut chunk = Chunk::new("east", Slot::WHOLE);
     for (namespace, (owner, view_revision)) in pairs {
-        chunk
-            .pairs
-            .insert(namespace.clone(), pair(&format!("shard-{owner}"), *view_revision));
+        let pair = pair(&format!("shard-{owner}"), *view_revision);
+        chunk.add(namespace, OperatorName::default(), pair);
     }
     for (namespace, view_revision) in departures {
         let departure = Departure {
@@ -432,7 +431,7 @@ fn ledger_of(pairs: &BTreeMap<String, (u8, u64)>, departures: &BTreeMap<String, 
         of_shard.insert(namespace.clone(), departure);
     }
     State {
-        ledger: Arc::new(Ledger::restore([chunk], 1, false)),
+        ledger: Arc::new(Ledger::restore(Contention::Fleet, [chunk], 1, false)),
         ..State::default()
     }
 }

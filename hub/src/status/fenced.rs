@@ -36,7 +36,7 @@ pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: 
     let (mut fenced, mut partly) = (0_usize, BTreeMap::<&str, Vec<&str>>::new());
     let mut doubtful = BTreeSet::new();
     for (cluster, namespace, entry) in world.state.ledger.held_by(name) {
-        let stuck = || entry.closing && hindrance(facts, cluster, namespace).is_some();
+        let stuck = || entry.closing.is_some() && hindrance(facts, cluster, namespace).is_some();
         if entry.is_fenced() && !stuck() {
             fenced += 1;
             doubtful.insert(cluster);

@@ -55,7 +55,7 @@ fn waits_for(facts: &Facts, routers: &Routers, (cluster, namespace): (&str, &str
     if !behind.is_empty() && !forced {
         return format!("routers {} to let go of it", some_of(behind, ", "));
     }
-    if !entry.closing {
+    if entry.closing.is_none() {
         return "writes under way, for 5 s".to_owned();
     }
     if facts.is_fenced(cluster, namespace, entry.owner_count + 1) {
@@ -74,7 +74,7 @@ mod tests {
     use jiff::Timestamp;
     use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
     use portolan_crds::ledger::{Chunk, Pair, PairFence, Slot};
-    use portolan_crds::{ClusterEntry, ShardingConfigSpec};
+    use portolan_crds::{ClusterEntry, Contention, OperatorName, ShardingConfigSpec};
     use portolan_wire::v1;
 
     use super::super::fenced::handover_fenced;
@@ -124,8 +124,8 @@ mod tests {
             view_revision: 1,
             releasing: true,
         };
-        chunk.pairs.insert("ns-b".to_owned(), pair);
-        let mut ledger = Ledger::restore([chunk], 1, false);
+        chunk.add("ns-b", OperatorName::default(), pair);
+        let mut ledger = Ledger::restore(Contention::Fleet, [chunk], 1, false);
         if is_closing {
             ledger.close_all();
         }
@@ -191,6 +191,7 @@ mod tests {
             namespace: "ns-b".to_owned(),
             epoch: 2,
             closed: false,
+            open: Vec::new(),
             message: "no policy".to_owned(),
         };
         agent.fences.insert("ns-b".to_owned(), state);
@@ -205,7 +206,7 @@ mod tests {
         assert!(fenced.contains("east (ns-b): its agent is not connected"), "{fenced}");
         let agent = facts.agents.get_mut("east").unwrap();
         agent.fences.get_mut("ns-b").unwrap().closed = true;
-        agent.namespaces.as_mut().unwrap().get_mut("ns-b").unwrap().epoch = Some(2);
+        agent.namespaces.as_mut().unwrap().get_mut("ns-b").unwrap().epochs = vec![2];
         let (release, _) = told(&facts, &world(true), 1);
         assert!(release.waits_for.starts_with("answers to writes"), "{release:?}");
     }

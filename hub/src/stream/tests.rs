@@ -343,8 +343,9 @@ async fn a_namespace_moves_only_after_its_release_was_acknowledged() {
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     let owner = |hub: &TestHub| {
         let worlds = hub.worlds.borrow();
-        let entry = worlds.as_ref()?.world.state.ledger.get("east", "ns-b")?.clone();
-        entry.owner.map(|owner| owner.name().to_owned())
+        let ledger = &worlds.as_ref()?.world.state.ledger;
+        let (_, entry) = ledger.all_of("east", "ns-b").next()?;
+        entry.owner.clone().map(|owner| owner.name().to_owned())
     };
     assert_eq!(owner(&hub).as_deref(), Some("a"), "not acknowledged yet");
     router.ack(released.nonce).await;

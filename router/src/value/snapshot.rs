@@ -70,8 +70,8 @@ pub(crate) struct Snapshot {
     owners: HashMap<Arc<str>, Arc<Owners>>,
 }
 
-/// Who owns each namespace of one member.
-type Owners = HashMap<Arc<str>, Arc<Ownership>>;
+/// Who owns each namespace of one member: a shard of each operator.
+type Owners = HashMap<Arc<str>, Vec<Arc<Ownership>>>;
 
 /// Shared between snapshots until something of its kind changes; values that did not change stay the same then too.
 pub(crate) type Map<K, V> = Arc<HashMap<K, Arc<V>>>;
@@ -85,12 +85,23 @@ impl Snapshot {
         self.credentials.get(cluster)
     }
 
-    /// The shard that owns a namespace of a member, as far as this router is told of others' shards. Of one that is gone nobody
+    /// The shards that own a namespace of a member, as far as this router is told of others' shards. Of one that is gone nobody
     /// does: whoever has it may make it anew, and so may others.
-    pub(crate) fn owner(&self, cluster: &str, namespace: &str) -> Option<&ShardName> {
-        let owned = self.owners.get(cluster)?.get(namespace)?;
-        let pair = owned.namespaces.get(namespace)?;
-        (!pair.vacant).then_some(&owned.shard)
+    pub(crate) fn owners(&self, cluster: &str, namespace: &str) -> impl Iterator<Item = &ShardName> {
+        self.owned_by(cluster, namespace).map(|owned| &owned.shard)
+    }
+
+    /// The one among them that contends for namespaces with `shard`, or that is it.
+    pub(crate) fn contender(&self, shard: &Shard, cluster: &str, namespace: &str) -> Option<&ShardName> {
+        let mut owned = self.owned_by(cluster, namespace);
+        let contender = owned.find(|owned| *owned.operator == *shard.operator());
+        contender.map(|owned| &owned.shard)
+    }
+
+    fn owned_by(&self, cluster: &str, namespace: &str) -> impl Iterator<Item = &Arc<Ownership>> {
+        let owned = self.owners.get(cluster).and_then(|owners| owners.get(namespace));
+        let is_there = move |owned: &&Arc<Ownership>| owned.namespaces.get(namespace).is_some_and(|pair| !pair.vacant);
+        owned.into_iter().flatten().filter(is_there)
     }
 
     /// What this router has seen of the hub's ledger: of which life of it, and up to which view revision. Of several lives
@@ -224,6 +235,8 @@ pub(crate) struct Ownership {
     pub(crate) cluster: Arc<str>,
     /// The ShardingConfig.
     pub(crate) shard: ShardName,
+    /// With whose shards it contends for them, as in [`Shard::operator`].
+    pub(crate) operator: Arc<str>,
     /// Pairs that it has.
     pub(crate) namespaces: HashMap<Arc<str>, Pair>,
     /// Pairs that left it in the last 24 hours, also those that have come back.
@@ -278,6 +291,11 @@ impl Shard {
     /// `metadata.uid` of its ShardingConfig: one that is made anew under the same name is another shard.
     pub(crate) fn uid(&self) -> &str {
         &self.made_of.rules.uid
+    }
+
+    /// With whose shards it contends for namespaces: `namespace/operator`; empty: with all.
+    pub(crate) fn operator(&self) -> &str {
+        &self.made_of.rules.operator
     }
 
     /// The member that owns `namespace`, and in what state; an exact grant before a whole cluster.

@@ -106,6 +106,7 @@ fn order(scene: &Scene, namespace: &str, epoch: u64) {
         config.fences = vec![wire::FenceOrder {
             namespace: namespace.to_owned(),
             epoch,
+            open: Vec::new(),
         }];
     });
 }

@@ -21,7 +21,7 @@ async fn row(scene: &Scene) -> Option<(String, u64, String)> {
         .lines()
         .find(|line| line.starts_with("east ") && line.contains(" ns-b "))?;
     let cells: Vec<_> = row.split_whitespace().collect();
-    Some((cells[2].to_owned(), cells[3].parse().unwrap(), cells[4].to_owned()))
+    Some((cells[3].to_owned(), cells[4].parse().unwrap(), cells[5].to_owned()))
 }
 
 /// What is looked for lasts for seconds at least, as a release dwells. What waits for routers of an earlier life of the hub takes a

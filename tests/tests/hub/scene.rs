@@ -338,7 +338,7 @@ impl Agent {
         let allowed = v1::Allowed {
             service_accounts: vec!["ops/operator".to_owned()],
             users: Vec::new(),
-            extras: Vec::new(),
+            ..v1::Allowed::default()
         };
         let upserted = namespaces.iter().map(|name| labelled(name)).collect();
         self.say(Kind::Namespaces(v1::NamespaceDelta {

@@ -223,7 +223,12 @@ fn pairs_of(value: &[u8]) -> anyhow::Result<BTreeMap<String, Pair>> {
     let object: ConfigMap = serde_json::from_slice(value).context("etcd has JSON")?;
     let name = object.metadata.name.context("a name")?;
     match Record::decode(&name, &object.data.unwrap_or_default())?.content {
-        Content::Chunk(chunk) => Ok(chunk.pairs),
+        Content::Chunk(chunk) => {
+            // All shards of this fleet are one operator's.
+            let pairs = chunk.pairs.into_iter();
+            let pairs = pairs.filter_map(|(namespace, of)| Some((namespace, of.into_values().next()?)));
+            Ok(pairs.collect())
+        }
         _ => Ok(BTreeMap::new()),
     }
 }

@@ -9,9 +9,9 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::ShardName;
 use portolan_crds::labels::SYSTEM_NAMESPACE;
 use portolan_crds::ledger::{Chunk, Content, Phase, Record, Root, Slot, config_map};
+use portolan_crds::{Contention, ShardName};
 
 use super::claims::{Adoption, Evidence, Inventory, claims};
 use super::found::Found;
@@ -33,7 +33,7 @@ pub(crate) async fn run(args: &LedgerAdoptArgs) -> anyhow::Result<()> {
         println!("Nothing was written: add --yes to write this ledger.");
         return Ok(());
     }
-    write(&hub, &found, &claims).await?;
+    write(&hub, &found, (&claims, evidence.contention)).await?;
     println!("The ledger is written: start the hub.");
     Ok(())
 }
@@ -65,13 +65,20 @@ async fn evidence(hub: &Client, found: &Found, args: &LedgerAdoptArgs) -> anyhow
     for record in records {
         match &record.content {
             Content::Chunk(chunk) => {
-                let pairs = chunk.pairs.iter();
-                let pairs = pairs.map(|(namespace, pair)| ((chunk.cluster.clone(), namespace.clone()), pair.clone()));
-                evidence.pairs.extend(pairs);
+                for (namespace, of_namespace) in &chunk.pairs {
+                    evidence.pairs.extend(of_namespace.iter().map(|(operator, pair)| {
+                        let name = (chunk.cluster.clone(), namespace.clone(), operator.clone());
+                        (name, pair.clone())
+                    }));
+                }
             }
             Content::Spec(spec) => drop(evidence.specs.insert(spec.shard.clone(), spec.clone())),
-            Content::Root(_) => {}
+            Content::Root(root) => evidence.contention = root.contention,
         }
+    }
+    // Without its root, whose pairs are in it tells.
+    if evidence.pairs.keys().any(|(.., operator)| !operator.is_everybody()) {
+        evidence.contention = Contention::Operator;
     }
     Ok(evidence)
 }
@@ -82,7 +89,7 @@ fn print(found: &Found, claims: &Adoption) {
     }
     let mut table = Table::new(&["CLUSTER", "SHARD", "NAMESPACES"]);
     let mut counts = BTreeMap::<(&str, &ShardName), usize>::new();
-    for ((cluster, _), pair) in &claims.certain {
+    for ((cluster, ..), pair) in &claims.certain {
         if let Some(owner) = &pair.owner {
             *counts.entry((cluster, owner)).or_default() += 1;
         }
@@ -92,7 +99,7 @@ fn print(found: &Found, claims: &Adoption) {
     }
     println!("Granted:");
     print!("{table}");
-    for ((cluster, namespace), shards) in &claims.ambiguous {
+    for ((cluster, namespace, _), shards) in &claims.ambiguous {
         let shards: Vec<_> = shards.iter().map(ToString::to_string).collect();
         println!(
             "Ambiguous, not granted: {cluster}/{namespace} (of {}, or of another that does not tell all)",
@@ -105,12 +112,13 @@ fn print(found: &Found, claims: &Adoption) {
 }
 
 /// The root last: until it lists them, records count for nothing.
-async fn write(hub: &Client, found: &Found, claims: &Adoption) -> anyhow::Result<()> {
+async fn write(hub: &Client, found: &Found, (claims, contention): (&Adoption, Contention)) -> anyhow::Result<()> {
     let maps = Api::<ConfigMap>::namespaced(hub.clone(), SYSTEM_NAMESPACE);
     let mut root = Root {
         incarnation: random_name(),
         key: random_name(),
         phase: Phase::Begun,
+        contention,
         ..Root::default()
     };
     let revisions = claims.certain.values().map(|pair| pair.view_revision);
@@ -153,11 +161,11 @@ fn random_name() -> String {
 
 fn contents(claims: &Adoption, key: &str) -> Vec<Content> {
     let mut chunks = BTreeMap::<&str, Chunk>::new();
-    for ((cluster, namespace), pair) in &claims.certain {
+    for ((cluster, namespace, operator), pair) in &claims.certain {
         let chunk = chunks
             .entry(cluster)
             .or_insert_with(|| Chunk::new(cluster, Slot::WHOLE));
-        chunk.pairs.insert(namespace.clone(), pair.clone());
+        chunk.add(namespace, operator.clone(), pair.clone());
     }
     let chunks = chunks
         .into_values()

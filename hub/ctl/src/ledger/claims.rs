@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt as _;
 use portolan_crds::ledger::{Pair, SpecInForce};
-use portolan_crds::{Bucketing, ClusterEntry, MemberCluster, ShardName, ShardingConfig, ShardingConfigSpec};
+use portolan_crds::{
+    Bucketing, ClusterEntry, Contention, MemberCluster, OperatorName, ShardName, ShardingConfig, ShardingConfigSpec,
+};
 
 /// Namespaces of a member, with their labels.
 pub(crate) type Inventory = BTreeMap<String, BTreeMap<String, String>>;
-/// A (cluster, namespace).
-pub(crate) type PairName = (String, String);
+/// A (cluster, namespace), as an operator's shards contend for it.
+pub(crate) type PairName = (String, String, OperatorName);
 
 /// What is known, from wherever it could be read.
 #[derive(Debug, Default)]
@@ -18,6 +20,8 @@ pub(crate) struct Evidence {
     pub(crate) members: Vec<MemberCluster>,
     /// Namespaces of the members whose kubeconfigs were given.
     pub(crate) inventories: BTreeMap<String, Inventory>,
+    /// Who contends with whom, by what is left of the ledger.
+    pub(crate) contention: Contention,
     /// Pairs in what is left of the ledger.
     pub(crate) pairs: BTreeMap<PairName, Pair>,
     /// The hub's buckets, by which specs choose namespaces.
@@ -45,7 +49,8 @@ struct Claimant<'a> {
     name: &'a ShardName,
     /// Where its status says that it has a namespace.
     told: BTreeMap<&'a str, &'a str>,
-    claimed: BTreeSet<PairName>,
+    /// Clusters and namespaces.
+    claimed: BTreeSet<(String, String)>,
     /// Members of which it may have more than it claims, and why.
     unknown: BTreeMap<String, String>,
 }
@@ -61,11 +66,13 @@ pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Adoption {
             continue;
         };
         let mut claimant = Claimant::new(evidence, &name, object);
+        let mut operator = evidence.contention.of(&name, &object.spec);
         match in_force(evidence, &name, object) {
             Ok(Some(spec)) => {
                 match spec.read() {
                     Ok(read) => {
                         claimant.ask(&read);
+                        operator = evidence.contention.of(&name, &read);
                         claims.specs.insert(name.clone(), spec);
                     }
                     // A hub would not start with it.
@@ -83,7 +90,8 @@ pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Adoption {
         }
         unsure.extend(claimant.unknown.keys().cloned());
         claims.unknown.extend(claimant.unknown.into_values());
-        for pair in claimant.claimed {
+        for (cluster, namespace) in claimant.claimed {
+            let pair = (cluster, namespace, operator.clone());
             claimants.entry(pair).or_default().insert(name.clone());
         }
     }
@@ -268,7 +276,7 @@ mod tests {
     }
 
     fn owners(claims: &Adoption) -> Vec<String> {
-        let owners = claims.certain.iter().map(|((cluster, namespace), pair)| {
+        let owners = claims.certain.iter().map(|((cluster, namespace, _), pair)| {
             let owner = pair.owner.as_ref().map(ShardName::name).unwrap_or_default();
             format!("{cluster}/{namespace}={owner}")
         });
@@ -329,7 +337,7 @@ mod tests {
         let evidence = evidence(vec![a, object("b", named("ns-b"), &[])]);
         let claims = claims(&evidence, 0);
         assert_eq!(owners(&claims), ["east/ns-a=a"]);
-        let pair = ("east".to_owned(), "ns-b".to_owned());
+        let pair = ("east".to_owned(), "ns-b".to_owned(), OperatorName::default());
         assert_eq!(claims.ambiguous[&pair], [shard("a"), shard("b")].into());
     }
 
@@ -344,9 +352,10 @@ mod tests {
             view_revision: 5,
             releasing: true,
         };
-        evidence
-            .pairs
-            .insert(("east".to_owned(), "ns-b".to_owned()), pair.clone());
+        evidence.pairs.insert(
+            ("east".to_owned(), "ns-b".to_owned(), OperatorName::default()),
+            pair.clone(),
+        );
         let claims = claims(&evidence, 5);
         assert_eq!(claims.certain.values().collect::<Vec<_>>(), [&pair]);
         assert!(claims.ambiguous.is_empty());
@@ -367,7 +376,7 @@ mod tests {
             view_revision: 5,
             releasing: false,
         };
-        let pair = ("east".to_owned(), "ns-c".to_owned());
+        let pair = ("east".to_owned(), "ns-c".to_owned(), OperatorName::default());
         evidence.pairs.insert(pair, known);
         let claims = claims(&evidence, 7);
         assert_eq!(
@@ -375,7 +384,7 @@ mod tests {
             ["east/ns-c=b"],
             "what is left of the ledger is certain"
         );
-        let pair = ("east".to_owned(), "ns-b".to_owned());
+        let pair = ("east".to_owned(), "ns-b".to_owned(), OperatorName::default());
         assert_eq!(claims.ambiguous[&pair], [shard("a")].into());
         assert!(claims.unknown[0].contains("1 of the 501"), "{:?}", claims.unknown);
     }

@@ -67,8 +67,8 @@ fn served(router: &Value) -> BTreeMap<String, Pairs> {
 fn told(hub: &Value, shard: &str) -> Pairs {
     let mut pairs = Pairs::new();
     for (cluster, namespaces) in hub["world"]["ledger"].as_object().into_iter().flatten() {
-        for (namespace, entry) in namespaces.as_object().into_iter().flatten() {
-            if entry["owner"] == shard {
+        for (namespace, entries) in namespaces.as_object().into_iter().flatten() {
+            if let Some(entry) = items(entries).iter().find(|entry| entry["owner"] == shard) {
                 let word = if entry["releasing"] == true {
                     "Releasing"
                 } else {
@@ -85,13 +85,16 @@ fn state(word: &str, view_revision: &Value) -> String {
     format!("{word} since {view_revision}")
 }
 
-/// Whose the hub says a pair is that is not the shard's.
+/// Whose the hub says a pair is that is not the shard's, of each operator.
 fn owner(hub: &Value, pair: &str) -> String {
     let (cluster, namespace) = pair.split_once('/').unwrap_or((pair, ""));
-    match hub["world"]["ledger"][cluster][namespace]["owner"].as_str() {
-        Some(owner) => format!("{owner} has it"),
-        None => "nobody has it".to_owned(),
+    let entries = items(&hub["world"]["ledger"][cluster][namespace]);
+    let owners: Vec<_> = entries.iter().filter_map(|entry| entry["owner"].as_str()).collect();
+    if owners.is_empty() {
+        return "nobody has it".to_owned();
     }
+    let has = if owners.len() == 1 { "has" } else { "have" };
+    format!("{} {has} it", owners.join(" and "))
 }
 
 #[cfg(test)]
@@ -111,7 +114,7 @@ mod tests {
             {"shards": ["ops/a"], "shard": {"members": [member]}},
             {"shards": ["ops/a", "ops/b"], "shard": null},
         ]}});
-        let entry = |owner: Value, revision: u32, releasing: bool| json!({"owner": owner, "viewRevision": revision, "releasing": releasing});
+        let entry = |owner: Value, revision: u32, releasing: bool| json!([{"owner": owner, "viewRevision": revision, "releasing": releasing}]);
         let hub = json!({"world": {"ledger": {"east": {
             "ns-a": entry(json!("ops/a"), 1, false), "ns-b": entry(json!("ops/a"), 2, true), "ns-c": entry(json!("ops/b"), 5, false),
             "ns-d": entry(Value::Null, 4, false), "ns-e": entry(json!("ops/a"), 6, false),

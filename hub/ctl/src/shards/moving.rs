@@ -21,7 +21,7 @@ pub(super) async fn run(args: &MoveArgs) -> anyhow::Result<()> {
         &args.to,
     );
     let text = format!("{}/{}", pair.cluster, pair.namespace);
-    let answer = who::pairs(&args.edit.hub, pair.namespace, Some(pair.cluster)).await?;
+    let answer = who::pairs(&args.edit.hub, (Some(pair.cluster), pair.namespace), Some(to)).await?;
     let known = items(&answer["pairs"]).first();
     let known = known.with_context(|| format!("no member cluster {:?} is known to the hub", pair.cluster))?;
     let from = match owner(known, &text)? {

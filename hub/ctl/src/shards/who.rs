@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::bail;
+use portolan_crds::ShardName;
 use portolan_crds::names::check_dns_label;
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use crate::router::text;
 use crate::table::Table;
 
 pub(super) async fn run(args: &WhoArgs) -> anyhow::Result<()> {
-    let answer = pairs(&args.hub, &args.namespace, args.cluster.as_deref()).await?;
+    let answer = pairs(&args.hub, (args.cluster.as_deref(), &args.namespace), None).await?;
     if items(&answer["pairs"]).is_empty() {
         bail!(
             "no member cluster that the hub knows has a namespace {}",
@@ -23,24 +24,36 @@ pub(super) async fn run(args: &WhoArgs) -> anyhow::Result<()> {
     args.output.print(&answer, report)
 }
 
-/// What the hub says of the namespace, in all members that have it or in one.
-pub(super) async fn pairs(hub: &HubAdminArgs, namespace: &str, cluster: Option<&str>) -> anyhow::Result<Value> {
+/// What the hub says of the namespace, in all members that have it or in one: of all operators, or of the one whose shard this is.
+pub(super) async fn pairs(
+    hub: &HubAdminArgs,
+    (cluster, namespace): (Option<&str>, &str),
+    shard: Option<&ShardName>,
+) -> anyhow::Result<Value> {
     check_dns_label(namespace)?;
     let mut question = format!("/shards/who?namespace={}", encode(namespace));
     if let Some(cluster) = cluster {
         let _ = write!(question, "&cluster={}", encode(cluster));
     }
+    if let Some(shard) = shard {
+        let _ = write!(question, "&shard={}", encode(&shard.to_string()));
+    }
     ask(hub, &question).await
 }
 
 fn report(answer: &Value) -> String {
-    let mut table = Table::new(&["CLUSTER", "OWNER", "STATE", "SINCE", "FIELD"]);
+    let mut table = Table::new(&["CLUSTER", "OPERATOR", "OWNER", "STATE", "SINCE", "FIELD"]);
     let mut notes = String::new();
     for pair in items(&answer["pairs"]) {
         let since = pair["viewRevision"].as_u64().map(|revision| revision.to_string());
-        let [cluster, owner, state, field] = ["cluster", "owner", "state", "field"].map(|key| text(&pair[key]));
-        notes += &why(&cluster, pair);
-        table.row(vec![cluster, owner, state, since.unwrap_or_default(), field]);
+        let [cluster, operator, owner, state, field] =
+            ["cluster", "operator", "owner", "state", "field"].map(|key| text(&pair[key]));
+        notes += &if operator.is_empty() {
+            why(&cluster, pair)
+        } else {
+            why(&format!("{cluster}, {operator}"), pair)
+        };
+        table.row(vec![cluster, operator, owner, state, since.unwrap_or_default(), field]);
     }
     format!("{table}{notes}")
 }
@@ -100,9 +113,9 @@ mod tests {
             {"cluster": "west", "owner": null, "state": "Free", "field": null, "because": "no shard asks for it", "exists": null},
         ]});
         let lines = [
-            "CLUSTER   OWNER   STATE       SINCE   FIELD",
-            "east      ops/a   Releasing   7       -",
-            "west      -       Free        -       -",
+            "CLUSTER   OPERATOR   OWNER   STATE       SINCE   FIELD",
+            "east      -          ops/a   Releasing   7       -",
+            "west      -          -       Free        -       -",
             "east: ops/a asks for it no more, and lets go of it",
             "east: ops/b waits for ops/a since 2026-03-01T10:00:00Z",
             "east: routers that have not acknowledged yet that it is let go of: gateway",

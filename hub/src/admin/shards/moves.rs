@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use portolan_crds::ShardName;
+use portolan_crds::{OperatorName, ShardName};
 use serde::Serialize;
 
 use crate::compile::Ledger;
@@ -10,6 +10,9 @@ use crate::compile::Ledger;
 /// A pair that would have another owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Move {
+    /// `spec.operator` of those between whom it moves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) operator: Option<String>,
     pub(super) cluster: String,
     pub(super) namespace: String,
     /// `None`: nobody has it.
@@ -20,15 +23,19 @@ pub(super) struct Move {
 
 /// By cluster and namespace.
 pub(super) fn moves(before: &Ledger, after: &Ledger) -> Vec<Move> {
-    let clusters: BTreeSet<_> = before.clusters().chain(after.clusters()).collect();
-    let owner = |ledger: &Ledger, cluster: &str, namespace: &str| ledger.get(cluster, namespace)?.owner.clone();
+    let clusters: BTreeSet<_> = before.clusters().union(&after.clusters()).copied().collect();
+    let owner = |ledger: &Ledger, (operator, cluster, namespace): (&OperatorName, &str, &str)| {
+        ledger.get(operator, cluster, namespace)?.owner.clone()
+    };
     let mut moves = Vec::new();
     for cluster in clusters {
-        let namespaces = before.in_cluster(cluster).chain(after.in_cluster(cluster));
-        let namespaces: BTreeSet<_> = namespaces.map(|(namespace, _)| namespace).collect();
-        moves.extend(namespaces.into_iter().filter_map(|namespace| {
-            let (from, to) = (owner(before, cluster, namespace), owner(after, cluster, namespace));
+        let all = before.pairs_in(cluster).chain(after.pairs_in(cluster));
+        let all: BTreeSet<_> = all.map(|(operator, namespace, _)| (namespace, operator)).collect();
+        moves.extend(all.into_iter().filter_map(|(namespace, operator)| {
+            let pair = (operator, cluster, namespace);
+            let (from, to) = (owner(before, pair), owner(after, pair));
             (from != to).then(|| Move {
+                operator: operator.name().map(str::to_owned),
                 cluster: cluster.to_owned(),
                 namespace: namespace.to_owned(),
                 from,

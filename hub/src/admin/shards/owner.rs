@@ -2,17 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use portolan_crds::{Bucketing, ConditionType, ShardName, ShardingConfigSpec, system_namespace};
+use portolan_crds::{Bucketing, ConditionType, OperatorName, ShardName, ShardingConfigSpec, system_namespace};
 use serde::Serialize;
 
 use super::held::{self, Routers};
-use crate::compile::World;
+use crate::compile::{Verdict, World};
 use crate::facts::{Facts, ShardObject};
 
 /// A namespace of one member.
 #[derive(Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PairOwner {
+    /// `spec.operator` of those whose it may be; each operator's shards have a namespace for themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operator: Option<String>,
     cluster: String,
     namespace: String,
     /// Whether the member has it; `None`: its agent has not told this hub yet.
@@ -65,8 +68,12 @@ pub(super) struct Known<'a> {
     pub(super) bucketing: Bucketing,
 }
 
-/// The pairs of `namespace`, in all members that have it or in one.
-pub(super) fn of(known: &Known<'_>, namespace: &str, cluster: Option<&str>) -> Vec<PairOwner> {
+/// The pairs of `namespace`, in all members that have it or in one, of all operators or of one.
+pub(super) fn of(
+    known: &Known<'_>,
+    (cluster, namespace): (Option<&str>, &str),
+    operator: Option<&OperatorName>,
+) -> Vec<PairOwner> {
     let Known { facts, world, .. } = known;
     let ledger = &world.state.ledger;
     let has = |cluster: &str| facts.inventory(cluster).is_some_and(|all| all.contains_key(namespace));
@@ -74,25 +81,55 @@ pub(super) fn of(known: &Known<'_>, namespace: &str, cluster: Option<&str>) -> V
     let clusters: BTreeSet<_> = all
         .filter(|one| match cluster {
             Some(cluster) => *one == cluster,
-            None => has(one) || ledger.get(one, namespace).is_some(),
+            None => has(one) || ledger.all_of(one, namespace).next().is_some(),
         })
         .collect();
-    let pairs = clusters.into_iter();
-    pairs.map(|cluster| pair(known, cluster, namespace)).collect()
+    let pairs = clusters.into_iter().flat_map(|cluster| {
+        let operators = match operator {
+            Some(operator) => [operator.clone()].into(),
+            None => operators(world, cluster, namespace),
+        };
+        operators
+            .into_iter()
+            .map(move |operator| pair(known, (&operator, cluster, namespace)))
+    });
+    pairs.collect()
 }
 
-fn pair(known: &Known<'_>, cluster: &str, namespace: &str) -> PairOwner {
+/// Whose shards have to do with the pair; everybody's, if none have.
+fn operators(world: &World, cluster: &str, namespace: &str) -> BTreeSet<OperatorName> {
+    let have = world
+        .state
+        .ledger
+        .all_of(cluster, namespace)
+        .filter(|(_, entry)| entry.owner.is_some());
+    let text = format!("{cluster}/{namespace}");
+    let contend = world.shards.values().filter(|verdict| {
+        let mut contested = verdict.awaited.iter().chain(&verdict.conflicts);
+        contested.any(|contested| contested.pair == text)
+    });
+    let contend = contend.map(|verdict| &verdict.wanted.operator);
+    let mut operators: BTreeSet<_> = have.map(|(operator, _)| operator).chain(contend).cloned().collect();
+    if operators.is_empty() {
+        operators.insert(OperatorName::default());
+    }
+    operators
+}
+
+fn pair(known: &Known<'_>, (operator, cluster, namespace): (&OperatorName, &str, &str)) -> PairOwner {
     let Known {
         facts, world, routers, ..
     } = known;
     let text = format!("{cluster}/{namespace}");
     let mut told = PairOwner {
+        operator: operator.name().map(str::to_owned),
         cluster: cluster.to_owned(),
         namespace: namespace.to_owned(),
         exists: facts.inventory(cluster).map(|all| all.contains_key(namespace)),
         ..PairOwner::default()
     };
-    for (name, verdict) in &world.shards {
+    let contend = |verdict: &Verdict| operator.is_everybody() || verdict.wanted.operator == *operator;
+    for (name, verdict) in world.shards.iter().filter(|(_, verdict)| contend(verdict)) {
         if verdict.awaited.iter().any(|awaited| awaited.pair == text) {
             told.waiting.push(Waiting::of(facts, name));
         }
@@ -104,7 +141,7 @@ fn pair(known: &Known<'_>, cluster: &str, namespace: &str) -> PairOwner {
             told.shadowed_in.push(name.clone());
         }
     }
-    let entry = world.state.ledger.get(cluster, namespace);
+    let entry = world.state.ledger.get(operator, cluster, namespace);
     let Some((entry, owner)) = entry.and_then(|entry| Some((entry, entry.owner.clone()?))) else {
         told.because = nobody(&told, namespace);
         return told;
@@ -227,7 +264,7 @@ mod tests {
             routers: &routers,
             bucketing: Bucketing::default(),
         };
-        of(&known, namespace, cluster)
+        of(&known, (cluster, namespace), None)
     }
 
     #[test]

@@ -58,10 +58,7 @@ pub(super) fn plan(after: &State, name: &ShardName) -> Option<RootPlan> {
 impl ChildPlan {
     fn new(root: &ShardName, (child, objects): (&Child, Option<u64>), ledger: &Ledger) -> Option<Self> {
         let shard = ShardName::new(root.namespace(), child.name.as_str()).ok()?;
-        let entries = ledger.clusters().flat_map(|cluster| ledger.in_cluster(cluster));
-        let namespaces = entries
-            .filter(|(_, entry)| entry.owner.as_ref() == Some(&shard))
-            .count();
+        let namespaces = ledger.held_by(&shard).count();
         Some(Self {
             shard,
             pairs: child.part.len(),

@@ -9,6 +9,7 @@ use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec};
 use super::kin::Kin;
 use super::members::{check_buckets, check_count, check_members};
 use super::{Given, Pair, Refusal, lease};
+use crate::compile::ledger::Field;
 use crate::compile::locks;
 use crate::compile::roots::Generator;
 use crate::compile::wanted::{Known, Wanted};
@@ -39,8 +40,8 @@ impl Draft<'_> {
         }
     }
 
-    /// What the shard asks for in these clusters whether its present spec is accepted or not.
-    pub(super) fn surely_wants(&self, is_in: impl Fn(&str) -> bool) -> impl Iterator<Item = Pair<'_>> {
+    /// What the shard asks for in these fields whether its present spec is accepted or not.
+    pub(super) fn surely_wants(&self, is_in: impl Fn(Field<'_>) -> bool) -> impl Iterator<Item = Pair<'_>> {
         let (wanted, and) = match (self.settled, self.accepted.is_some()) {
             (true, _) => (self.wants(false), None),
             (false, true) => (self.wants(false), Some(self.wants(true))),

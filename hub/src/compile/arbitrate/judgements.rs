@@ -1,6 +1,6 @@
-//! Which clusters have to be judged anew, and what came of the others.
+//! Where it has to be judged anew, and what came of the rest. What is judged at once are an operator's pairs of one cluster, a *field*.
 //!
-//! A pair goes by what is asked for in its cluster, by its part of the ledger, and by the cluster's facts. Where all of these are as
+//! A pair goes by what is asked for in its field, by its part of the ledger, and by the cluster's facts. Where all of these are as
 //! in the last run, and that left the ledger as it was, the same comes out again. What is not settled, on its way or withheld
 //! is judged in every run.
 
@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::ShardName;
+use portolan_crds::{OperatorName, ShardName};
 
 use super::draft::Draft;
 use super::{Contested, Given, Verdict};
-use crate::compile::ledger::{Clusters, Ledger, Pairs};
+use crate::compile::ledger::{Field, Fields, Ledger, Pairs, each};
 use crate::compile::roots::Generated;
 use crate::compile::wanted::Wanted;
 use crate::facts::{Facts, OfPairs};
@@ -20,8 +20,8 @@ use crate::facts::{Facts, OfPairs};
 /// What came of the last run.
 #[derive(Debug, Clone, Default)]
 pub(in crate::compile) struct Judgements {
-    /// Clusters that the last run left as it found them.
-    steady: BTreeMap<String, Grounds>,
+    /// Fields that the last run left as it found them.
+    steady: BTreeMap<(OperatorName, String), Grounds>,
     /// What shards asked for, and how they stood to each other.
     drafts: BTreeMap<ShardName, Standpoint>,
     /// Pairs that others have, of the shards that have to do with any.
@@ -35,7 +35,7 @@ pub(super) struct Contests {
     pub(super) moving: Vec<Contested>,
 }
 
-/// What a cluster's pairs were moved on by.
+/// What a field's pairs were moved on by.
 #[derive(Debug, Clone)]
 struct Grounds {
     facts: OfPairs,
@@ -89,14 +89,20 @@ impl Standpoint {
             && self.is_discarded == before.is_discarded
     }
 
-    fn clusters(&self) -> impl Iterator<Item = &String> {
-        self.wanted.iter().flat_map(|wanted| wanted.clusters())
+    fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        self.wanted.iter().flat_map(|wanted| wanted.fields())
+    }
+
+    /// Whether it waits until all is released that `shard` has as another operator's.
+    fn waits(&self, shard: &ShardName, ledger: &Ledger) -> bool {
+        let mut wanted = self.wanted.iter();
+        wanted.any(|wanted| ledger.is_owner_elsewhere(shard, &wanted.operator))
     }
 }
 
 /// What this run has to judge, and what it is judged by.
 pub(super) struct Docket {
-    pub(super) judged: Clusters,
+    pub(super) judged: Fields,
     drafts: BTreeMap<ShardName, Standpoint>,
 }
 
@@ -111,7 +117,7 @@ impl Judgements {
     ) -> Docket {
         let (facts, by_all) = (given.facts, given.released.by_all);
         let mut docket = Docket {
-            judged: Clusters::new(),
+            judged: Fields::new(),
             drafts: BTreeMap::new(),
         };
         let mut same = HashMap::new();
@@ -128,48 +134,47 @@ impl Judgements {
                 .kin
                 .root()
                 .is_none_or(|root| same.get(root).copied().unwrap_or(true));
-            let is_same = is_of_same && before.is_some_and(|before| standpoint.is_as(before));
+            let waits = standpoint.waits(draft.name, &given.before.ledger);
+            let is_same = is_of_same && !waits && before.is_some_and(|before| standpoint.is_as(before));
             same.insert(draft.name, is_same);
             if !is_same {
-                let clusters = standpoint
-                    .clusters()
-                    .chain(before.into_iter().flat_map(Standpoint::clusters));
-                docket.judged.extend(clusters.cloned());
+                let fields = standpoint.fields();
+                add(
+                    &mut docket.judged,
+                    fields.chain(before.into_iter().flat_map(Standpoint::fields)),
+                );
             }
             docket.drafts.insert(draft.name.clone(), standpoint);
         }
         let gone = self.drafts.iter().filter(|(name, _)| !same.contains_key(name));
-        docket
-            .judged
-            .extend(gone.flat_map(|(_, before)| before.clusters()).cloned());
-        let asked_for = docket.drafts.values().flat_map(Standpoint::clusters);
-        let known: BTreeSet<_> = asked_for.map(String::as_str).chain(ledger.clusters()).collect();
-        let unsteady = known.into_iter().filter(|cluster| {
-            let was_on_its_way = given
-                .before
-                .ledger
-                .shared(cluster)
-                .is_some_and(|pairs| pairs.are_on_their_way(by_all));
-            let vacancy_ends = ledger.shared(cluster).and_then(|pairs| pairs.vacancy_ends());
+        add(&mut docket.judged, gone.flat_map(|(_, before)| before.fields()));
+        let asked_for = docket.drafts.values().flat_map(Standpoint::fields);
+        let known: BTreeSet<_> = asked_for.chain(ledger.fields()).collect();
+        let unsteady = known.into_iter().filter(|(operator, cluster)| {
+            let before = given.before.ledger.shared(operator, cluster);
+            let was_on_its_way = before.is_some_and(|pairs| pairs.are_on_their_way(by_all));
+            let vacancy_ends = ledger.shared(operator, cluster).and_then(|pairs| pairs.vacancy_ends());
             let is_over = vacancy_ends.is_some_and(|end| end <= given.now);
-            was_on_its_way || is_over || ledger.is_withholding() || !self.is_steady(facts, (ledger, by_all), cluster)
+            let is_steady = || self.is_steady(facts, (ledger, by_all), (operator, cluster));
+            was_on_its_way || is_over || ledger.is_withholding() || !is_steady()
         });
-        let unsteady: Vec<_> = unsteady.map(str::to_owned).collect();
-        docket.judged.extend(unsteady);
+        let mut judged = Fields::new();
+        add(&mut judged, unsteady);
+        add(&mut docket.judged, each(&judged));
         docket
     }
 
-    fn is_steady(&self, facts: &Facts, (ledger, by_all): (&Ledger, u64), cluster: &str) -> bool {
-        let pairs = ledger.shared(cluster);
+    fn is_steady(&self, facts: &Facts, (ledger, by_all): (&Ledger, u64), (operator, cluster): Field<'_>) -> bool {
+        let pairs = ledger.shared(operator, cluster);
         let on_their_way = pairs.is_some_and(|pairs| pairs.are_on_their_way(by_all));
-        let grounds = self.steady.get(cluster);
+        let grounds = self.steady.get(&(operator.clone(), cluster.to_owned()));
         !on_their_way
             && grounds.is_some_and(|grounds| {
                 grounds.facts == facts.of_pairs(cluster) && are_shared(pairs, grounds.pairs.as_ref())
             })
     }
 
-    /// What came of the last run for a shard in a cluster that is not judged anew.
+    /// What came of the last run for a shard in a cluster where it is not judged anew.
     pub(super) fn contests_in(&self, shard: &ShardName, cluster: &str) -> Contests {
         let Some(contests) = self.contests.get(shard) else {
             return Contests::default();
@@ -184,21 +189,22 @@ impl Judgements {
 
     /// Notes what came of this run. `before`: the ledger of the run before, and `left`: the one that it ends with. Pairs that it
     /// frees are promised to who waits for them in that of before, and the next run knows of no promise.
-    pub(in crate::compile) fn note(&mut self, facts: &Facts, judged: &Clusters, (before, left): (&Ledger, &Ledger)) {
+    pub(in crate::compile) fn note(&mut self, facts: &Facts, judged: &Fields, (before, left): (&Ledger, &Ledger)) {
         if left.is_withholding() {
             *self = Self::default();
             return;
         }
-        for cluster in judged {
-            let pairs = left.shared(cluster);
-            if are_shared(before.shared(cluster), pairs) {
+        for (operator, cluster) in each(judged) {
+            let pairs = left.shared(operator, cluster);
+            let field = (operator.clone(), cluster.to_owned());
+            if are_shared(before.shared(operator, cluster), pairs) {
                 let grounds = Grounds {
                     facts: facts.of_pairs(cluster),
                     pairs: pairs.cloned(),
                 };
-                self.steady.insert(cluster.clone(), grounds);
+                self.steady.insert(field, grounds);
             } else {
-                self.steady.remove(cluster);
+                self.steady.remove(&field);
             }
         }
     }
@@ -216,6 +222,15 @@ impl Judgements {
             (name.clone(), contests)
         });
         self.contests = contests.collect();
+    }
+}
+
+fn add<'a>(fields: &mut Fields, more: impl Iterator<Item = Field<'a>>) {
+    for (operator, cluster) in more {
+        match fields.get_mut(operator) {
+            Some(clusters) => drop(clusters.insert(cluster.to_owned())),
+            None => drop(fields.insert(operator.clone(), [cluster.to_owned()].into())),
+        }
     }
 }
 

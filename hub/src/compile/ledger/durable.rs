@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use portolan_crds::ledger::{Chunk, Pair, Slot};
 
-use super::pairs::unshared;
+use portolan_crds::{Contention, OperatorName};
+
+use super::pairs::{unshared, unshared_fields};
 use super::{Departures, Entry, Ledger};
 
 /// The run in which a restored pair counts as released: the first, as no router has acknowledged any yet.
@@ -13,13 +15,19 @@ const FIRST_RUN: u64 = 1;
 
 impl Ledger {
     /// What the chunks say. `withholding`: routers may hold pairs that no chunk names.
-    pub(crate) fn restore(chunks: impl IntoIterator<Item = Chunk>, view_revision: u64, withholding: bool) -> Self {
+    pub(crate) fn restore(
+        contention: Contention,
+        chunks: impl IntoIterator<Item = Chunk>,
+        view_revision: u64,
+        withholding: bool,
+    ) -> Self {
         let mut ledger = Self {
+            contention,
             view_revision,
             withholding,
             ..Self::default()
         };
-        let mut pairs = BTreeMap::<String, BTreeMap<String, Entry>>::new();
+        let mut pairs = BTreeMap::<(OperatorName, String), BTreeMap<String, Entry>>::new();
         let mut all_departures = BTreeMap::<String, Departures>::new();
         for chunk in chunks {
             let departures = all_departures.entry(chunk.cluster.clone()).or_default();
@@ -27,24 +35,15 @@ impl Ledger {
             for (shard, namespaces) in chunk.departures {
                 departures.by_shard.entry(shard).or_default().extend(namespaces);
             }
-            let entries = chunk.pairs.into_iter().map(|(namespace, pair)| {
-                let entry = Entry {
-                    owner: pair.owner,
-                    owner_count: pair.owner_count,
-                    view_revision: pair.view_revision,
-                    releasing_since: pair.releasing.then_some(FIRST_RUN),
-                    releasing_from: None,
-                    fence: pair.fence,
-                    saying_since: None,
-                    vacant_from: None,
-                    closing: false,
-                };
-                (namespace, entry)
-            });
-            pairs.entry(chunk.cluster).or_default().extend(entries);
+            for (namespace, of_namespace) in chunk.pairs {
+                for (operator, pair) in of_namespace {
+                    let entries = pairs.entry((operator, chunk.cluster.clone())).or_default();
+                    entries.insert(namespace.clone(), Entry::restore(pair));
+                }
+            }
         }
-        for (cluster, known) in pairs {
-            ledger.change(&cluster, |entries| *entries = known);
+        for ((operator, cluster), known) in pairs {
+            ledger.change((&operator, &cluster), |entries| *entries = known);
         }
         let departures = all_departures.into_iter();
         let departures = departures.filter(|(_, departures)| *departures != Departures::default());
@@ -56,7 +55,7 @@ impl Ledger {
 
     /// Whether there is anything to store of `cluster`.
     pub(crate) fn has_cluster(&self, cluster: &str) -> bool {
-        self.pairs.contains_key(cluster) || self.departures.contains_key(cluster)
+        self.shared_in(cluster).next().is_some() || self.departures.contains_key(cluster)
     }
 
     /// The chunks of `cluster` in those of `slots` that are `asked` for, in the ledger of this key.
@@ -78,16 +77,11 @@ impl Ledger {
         };
         let mut chunks: BTreeMap<_, _> = asked.iter().map(empty).collect();
         let slot_of = |namespace: &str| Slot::of_namespace(key, slots, namespace);
-        for (namespace, entry) in self.in_cluster(cluster) {
-            if let Some(chunk) = slot_of(namespace).and_then(|slot| chunks.get_mut(&slot)) {
-                let pair = Pair {
-                    owner: entry.owner.clone(),
-                    owner_count: entry.owner_count,
-                    view_revision: entry.view_revision,
-                    releasing: entry.releasing_since.is_some(),
-                    fence: entry.fence,
-                };
-                chunk.pairs.insert(namespace.to_owned(), pair);
+        for (operator, pairs) in self.shared_in(cluster) {
+            for (namespace, entry) in pairs.entries() {
+                if let Some(chunk) = slot_of(namespace).and_then(|slot| chunks.get_mut(&slot)) {
+                    chunk.add(namespace, operator.clone(), entry.stored());
+                }
             }
         }
         for (shard, namespaces) in &departures.by_shard {
@@ -105,11 +99,11 @@ impl Ledger {
     pub(crate) fn differing(&self, other: &Self) -> BTreeMap<String, BTreeSet<String>> {
         let mut differing = BTreeMap::<String, BTreeSet<String>>::new();
         let none = BTreeMap::new();
-        for (cluster, ours, theirs) in unshared(&self.pairs, &other.pairs) {
+        for ((_, cluster), ours, theirs) in unshared_fields(&self.pairs, &other.pairs) {
             let ours = ours.map_or(&none, |pairs| pairs.entries());
             let theirs = theirs.map_or(&none, |pairs| pairs.entries());
             let found = different(ours, theirs, Entry::is_stored_as);
-            differing.entry(cluster.clone()).or_default().extend(found);
+            differing.entry(cluster.to_owned()).or_default().extend(found);
         }
         let (nobody, none) = (Departures::default(), BTreeMap::new());
         for (cluster, ours, theirs) in unshared(&self.departures, &other.departures) {
@@ -130,6 +124,30 @@ impl Ledger {
 }
 
 impl Entry {
+    fn restore(pair: Pair) -> Self {
+        Self {
+            owner: pair.owner,
+            owner_count: pair.owner_count,
+            view_revision: pair.view_revision,
+            releasing_since: pair.releasing.then_some(FIRST_RUN),
+            releasing_from: None,
+            fence: pair.fence,
+            saying_since: None,
+            vacant_from: None,
+            closing: None,
+        }
+    }
+
+    fn stored(&self) -> Pair {
+        Pair {
+            owner: self.owner.clone(),
+            owner_count: self.owner_count,
+            view_revision: self.view_revision,
+            releasing: self.releasing_since.is_some(),
+            fence: self.fence,
+        }
+    }
+
     fn is_stored_as(&self, other: &Self) -> bool {
         let releasing = |entry: &Self| entry.releasing_since.is_some();
         releasing(self) == releasing(other)

@@ -5,32 +5,34 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::ShardName;
+use portolan_crds::{OperatorName, ShardName};
 
-use super::{Clusters, Entry, Ledger, Pairs, unshared};
+use super::pairs::unshared_fields;
+use super::{Entry, Field, Ledger, Pairs, unshared};
 
 /// Where each namespace that a shard has is: namespace → cluster.
 pub(in crate::compile) type Homes<'a> = BTreeMap<&'a str, &'a str>;
 
-/// The clusters where each shard has something. None of these is empty.
+/// Where each shard has something. None of these is empty, and all of one are of the same operator, until an edit of that is carried out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Owners(BTreeMap<ShardName, Arc<Clusters>>);
+pub(super) struct Owners(BTreeMap<ShardName, Arc<BTreeSet<(OperatorName, String)>>>);
 
 impl Owners {
-    /// Who has something in `cluster` is not who `had`, but who `has`.
-    pub(super) fn change(&mut self, cluster: &str, had: &BTreeSet<ShardName>, has: &BTreeSet<ShardName>) {
+    /// Who has something in `field` is not who `had`, but who `has`.
+    pub(super) fn change(&mut self, field: Field<'_>, had: &BTreeSet<ShardName>, has: &BTreeSet<ShardName>) {
+        let field = (field.0.clone(), field.1.to_owned());
         for owner in had.difference(has) {
-            let left = self.0.get_mut(owner).map(|clusters| {
-                Arc::make_mut(clusters).remove(cluster);
-                clusters.is_empty()
+            let left = self.0.get_mut(owner).map(|fields| {
+                Arc::make_mut(fields).remove(&field);
+                fields.is_empty()
             });
             if left == Some(true) {
                 self.0.remove(owner);
             }
         }
         for owner in has.difference(had) {
-            let clusters = self.0.entry(owner.clone()).or_default();
-            Arc::make_mut(clusters).insert(cluster.to_owned());
+            let fields = self.0.entry(owner.clone()).or_default();
+            Arc::make_mut(fields).insert(field.clone());
         }
     }
 }
@@ -38,8 +40,13 @@ impl Owners {
 impl Owners {
     /// The clusters where `shard` has something, releasing or not.
     pub(super) fn clusters_of(&self, shard: &ShardName) -> impl Iterator<Item = &str> {
-        let clusters = self.0.get(shard).into_iter();
-        clusters.flat_map(|clusters| clusters.iter()).map(String::as_str)
+        self.fields_of(shard).map(|(_, cluster)| cluster)
+    }
+
+    /// Where, and as whose, `shard` has something, releasing or not.
+    fn fields_of(&self, shard: &ShardName) -> impl Iterator<Item = Field<'_>> {
+        let fields = self.0.get(shard).into_iter().flat_map(|fields| fields.iter());
+        fields.map(|(operator, cluster)| (operator, cluster.as_str()))
     }
 }
 
@@ -51,17 +58,21 @@ impl Ledger {
 
     /// Namespaces of `cluster` that `shard` holds, releasing ones excepted.
     pub(in crate::compile) fn owned_in(&self, cluster: &str, shard: &ShardName) -> impl Iterator<Item = &str> {
-        let pairs = self.pairs.get(cluster).filter(|pairs| pairs.owners().contains(shard));
-        let entries = pairs.into_iter().flat_map(|pairs| pairs.entries());
-        let owned = |entry: &Entry| entry.owner.as_ref() == Some(shard) && entry.releasing_since.is_none();
-        entries
-            .filter(move |(_, entry)| owned(entry))
-            .map(|(namespace, _)| namespace.as_str())
+        let fields = self.owners.fields_of(shard).filter(move |(_, of)| *of == cluster);
+        let held = fields.flat_map(move |field| self.held_in(field, shard));
+        let held = held.filter(|(.., entry)| entry.releasing_since.is_none());
+        held.map(|(_, namespace, _)| namespace)
     }
 
-    /// The clusters where `shard` has something, releasing or not.
-    pub(in crate::compile) fn clusters_of(&self, shard: &ShardName) -> impl Iterator<Item = &str> {
-        self.owners.clusters_of(shard)
+    /// As whose `shard` has what it has in a cluster; everybody's, where it has nothing.
+    pub(in crate::compile) fn operator_of(&self, cluster: &str, shard: &ShardName) -> OperatorName {
+        let mut fields = self.owners.fields_of(shard).filter(|(_, of)| *of == cluster);
+        fields.next().map(|(operator, _)| operator.clone()).unwrap_or_default()
+    }
+
+    /// Whether `shard` has anything, releasing or not, as a shard of another operator than this one.
+    pub(in crate::compile) fn is_owner_elsewhere(&self, shard: &ShardName, operator: &OperatorName) -> bool {
+        self.owners.fields_of(shard).any(|(of, _)| of != operator)
     }
 
     /// Whoever has anything, releasing or not.
@@ -71,28 +82,30 @@ impl Ledger {
 
     /// Cluster, namespace and entry of all that `shard` has, releasing or not, in order.
     pub(crate) fn held_by(&self, shard: &ShardName) -> impl Iterator<Item = (&str, &str, &Entry)> {
-        self.clusters_of(shard).flat_map(move |cluster| {
-            let entries = self
-                .in_cluster(cluster)
-                .filter(|(_, entry)| entry.owner.as_ref() == Some(shard));
-            entries.map(move |(namespace, entry)| (cluster, namespace, entry))
-        })
+        let fields = self.owners.fields_of(shard);
+        fields.flat_map(move |field| self.held_in(field, shard))
+    }
+
+    fn held_in<'a>(
+        &'a self,
+        (operator, cluster): Field<'a>,
+        shard: &ShardName,
+    ) -> impl Iterator<Item = (&'a str, &'a str, &'a Entry)> {
+        let pairs = self.shared(operator, cluster).into_iter();
+        let entries = pairs.flat_map(|pairs| pairs.entries());
+        let entries = entries.filter(move |(_, entry)| entry.owner.as_ref() == Some(shard));
+        entries.map(move |(namespace, entry)| (cluster, namespace.as_str(), entry))
     }
 
     /// The cluster where `shard` has each namespace, releasing ones included: until every router has let go of it, callers may
     /// still write there. Of several, the one that is not being released.
     pub(in crate::compile) fn homes(&self, shard: &ShardName) -> Homes<'_> {
         let mut homes = Homes::new();
-        for cluster in self.clusters_of(shard) {
-            let entries = self
-                .in_cluster(cluster)
-                .filter(|(_, entry)| entry.owner.as_ref() == Some(shard));
-            for (namespace, entry) in entries {
-                if entry.releasing_since.is_none() {
-                    homes.insert(namespace, cluster);
-                } else {
-                    homes.entry(namespace).or_insert(cluster);
-                }
+        for (cluster, namespace, entry) in self.held_by(shard) {
+            if entry.releasing_since.is_none() {
+                homes.insert(namespace, cluster);
+            } else {
+                homes.entry(namespace).or_insert(cluster);
             }
         }
         homes
@@ -101,7 +114,7 @@ impl Ledger {
     /// Shards of which `before` says, or may say, something else: what they have, or what left them.
     pub(in crate::compile) fn touched_since<'a>(&'a self, before: &'a Self) -> BTreeSet<&'a ShardName> {
         let mut touched = BTreeSet::new();
-        for (_, one, other) in unshared(&before.pairs, &self.pairs) {
+        for (_, one, other) in unshared_fields(&before.pairs, &self.pairs) {
             touched.extend(one.into_iter().chain(other).flat_map(Pairs::owners));
         }
         for (_, one, other) in unshared(&before.departures, &self.departures) {
@@ -113,25 +126,24 @@ impl Ledger {
 
     /// When the next pair has been vacant for too long.
     pub(crate) fn vacancy_ends(&self) -> Option<Timestamp> {
-        self.pairs.values().filter_map(|pairs| pairs.vacancy_ends()).min()
+        self.all().filter_map(|(.., pairs)| pairs.vacancy_ends()).min()
     }
 
     /// The clusters of `shard`, each with the namespaces that it has there, releasing or not.
     pub(crate) fn held_by_cluster(&self, shard: &ShardName) -> impl Iterator<Item = (&str, Vec<&str>)> {
-        self.clusters_of(shard).map(move |cluster| {
-            let entries = self
-                .in_cluster(cluster)
-                .filter(|(_, entry)| entry.owner.as_ref() == Some(shard));
-            (cluster, entries.map(|(namespace, _)| namespace).collect())
-        })
+        let mut held = BTreeMap::<_, Vec<_>>::new();
+        for (cluster, namespace, _) in self.held_by(shard) {
+            held.entry(cluster).or_default().push(namespace);
+        }
+        held.into_iter()
     }
 
     /// Whether what is kept beside the pairs is what follows from them.
     #[cfg(test)]
     pub(in crate::compile) fn is_consistent(&self) -> bool {
         let mut again = Self::default();
-        for (cluster, pairs) in &self.pairs {
-            again.change(cluster, |entries| entries.clone_from(pairs.entries()));
+        for (operator, cluster, pairs) in self.all() {
+            again.change((operator, cluster), |entries| entries.clone_from(pairs.entries()));
         }
         again.pairs == self.pairs && again.owners == self.owners
     }
@@ -139,6 +151,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use portolan_crds::Contention;
     use portolan_crds::ledger::{Chunk, Pair, PairFence, Slot};
 
     use super::*;
@@ -156,13 +169,13 @@ mod tests {
                     view_revision: 1,
                     releasing: false,
                 };
-                chunk.pairs.insert(namespace.to_owned(), pair);
+                chunk.add(namespace, OperatorName::default(), pair);
             }
             chunk
         };
         let east = chunk("east", [("x", Some("a")), ("y", Some("b")), ("z", Some("a"))]);
         let west = chunk("west", [("x", None), ("y", Some("a")), ("z", Some("b"))]);
-        let ledger = Ledger::restore([east, west], 1, false);
+        let ledger = Ledger::restore(Contention::Fleet, [east, west], 1, false);
         let of = |name: &str| -> Vec<_> {
             let shard = shard(name);
             let held = ledger.held_by_cluster(&shard);

@@ -1,16 +1,16 @@
-//! The pairs of one cluster, and what is to be known of all of them without looking at each. Ledgers in which they are the same share
+//! One operator's pairs of one cluster, and what is to be known of all of them without looking at each. Ledgers in which they are the same share
 //! them: from one run to the next nearly all clusters stay as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::ShardName;
+use portolan_crds::{OperatorName, ShardName};
 
-use super::Entry;
 use super::vacancies::VACANT_FOR;
+use super::{ByCluster, Entry, Field};
 
-/// Pairs of one cluster by namespace. Never changed: others take their place.
+/// One operator's pairs of one cluster by namespace. Never changed: others take their place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::compile) struct Pairs {
     entries: BTreeMap<String, Entry>,
@@ -39,12 +39,12 @@ impl Pairs {
                 pairs.owners.insert(owner.clone());
             }
             pairs.is_releasing |= entry.releasing_since.is_some();
-            pairs.is_closing |= entry.closing;
+            pairs.is_closing |= entry.closing.is_some();
             pairs.is_open |= entry.owner.is_some() && !entry.is_fenced();
             pairs.awaits_epochs = pairs.awaits_epochs.into_iter().chain(entry.saying_since).min();
             let vacant_from = entry.vacant_from.filter(|_| entry.releasing_since.is_none());
             pairs.vacant_from = pairs.vacant_from.into_iter().chain(vacant_from).min();
-            pairs.highest_epoch = pairs.highest_epoch.max(entry.owner_count).max(entry.fence.epoch);
+            pairs.highest_epoch = pairs.highest_epoch.max(entry.highest_epoch());
         }
         pairs.entries = entries;
         pairs
@@ -92,4 +92,18 @@ pub(in crate::compile) fn unshared<'a, V>(
     };
     let unshared = all.filter(move |(_, one, other)| !shared(*one, *other));
     unshared.map(|(cluster, one, other)| (cluster, one.map(|one| &**one), other.map(|other| &**other)))
+}
+
+/// Operators and clusters of which the two do not share what they say, with that.
+pub(in crate::compile) fn unshared_fields<'a>(
+    ours: &'a BTreeMap<OperatorName, ByCluster>,
+    theirs: &'a BTreeMap<OperatorName, ByCluster>,
+) -> impl Iterator<Item = (Field<'a>, Option<&'a Pairs>, Option<&'a Pairs>)> {
+    static NONE: ByCluster = ByCluster::new();
+    let operators: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
+    operators.into_iter().flat_map(move |operator| {
+        let of = |all: &'a BTreeMap<OperatorName, ByCluster>| all.get(operator).unwrap_or(&NONE);
+        let unshared = unshared(of(ours), of(theirs));
+        unshared.map(move |(cluster, one, other)| ((operator, cluster.as_str()), one, other))
+    })
 }

@@ -25,11 +25,12 @@ fn carried_out(fleet: &mut Fleet, namespace: &str, epoch: u64) {
         namespace: namespace.to_owned(),
         epoch,
         closed: true,
+        open: Vec::new(),
         message: String::new(),
     };
     agent.fences.insert(namespace.to_owned(), state);
     let known = agent.namespaces.as_mut().unwrap().get_mut(namespace);
-    known.unwrap().epoch = Some(epoch);
+    known.unwrap().epochs = vec![epoch];
 }
 
 /// ns-b is fenced from now on, and `a` lets go of it to `b`.
@@ -84,7 +85,12 @@ fn writes_say_their_epoch_once_the_member_goes_by_it() {
     let world = fleet.compile(0);
     assert_eq!(orders(&world), [order("ns-z", 2)]);
     assert_eq!(grant(&world, "a", "ns-b"), (1, true));
-    let fence = world.state.ledger.get("east", "ns-b").unwrap().fence;
+    let fence = world
+        .state
+        .ledger
+        .get(&OperatorName::default(), "east", "ns-b")
+        .unwrap()
+        .fence;
     assert_eq!(fence, PairFence { epoch: 1, whole: false });
     // It is in the ledger: whatever the agent does.
     fleet.restart();
@@ -113,7 +119,12 @@ fn a_pair_is_granted_once_it_is_closed_and_what_was_let_through_is_over() {
     let world = fleet.compile(over(1));
     assert_eq!(world.owner("east", "ns-b"), Some("b"));
     assert_eq!(grant(&world, "b", "ns-b"), (2, true));
-    let fence = world.state.ledger.get("east", "ns-b").unwrap().fence;
+    let fence = world
+        .state
+        .ledger
+        .get(&OperatorName::default(), "east", "ns-b")
+        .unwrap()
+        .fence;
     assert_eq!(fence, PairFence { epoch: 2, whole: true });
     assert_eq!(orders(&world), [order("ns-z", 2)]);
 }
@@ -166,7 +177,7 @@ fn a_namespace_that_was_made_anew_takes_writes_that_say_nothing_until_it_is_anno
     fleet.compile(0);
     fleet.agent("east").fences.clear();
     let known = fleet.agent("east").namespaces.as_mut().unwrap().get_mut("ns-b");
-    known.unwrap().epoch = None;
+    known.unwrap().epochs = Vec::new();
     let world = fleet.compile(0);
     assert_eq!(grant(&world, "a", "ns-b"), (1, false));
     assert_eq!(orders(&world), [order("ns-b", 1), order("ns-z", 2)]);
@@ -177,7 +188,7 @@ fn a_namespace_that_was_made_anew_takes_writes_that_say_nothing_until_it_is_anno
 fn an_owner_whose_epoch_the_member_is_beyond_begins_a_later_one() {
     let mut fleet = fleet();
     let known = fleet.agent("east").namespaces.as_mut().unwrap().get_mut("ns-b");
-    known.unwrap().epoch = Some(7);
+    known.unwrap().epochs = vec![7];
     let world = fleet.compile(0);
     assert_eq!(grant(&world, "a", "ns-b"), (8, false));
     assert_eq!(orders(&world), [order("ns-b", 8), order("ns-z", 2)]);
@@ -207,13 +218,26 @@ fn a_pair_whose_fence_is_given_up_is_handed_over_as_before_and_not_said_to_be_fe
     let world = fleet.compile(given_up(u64::MAX));
     assert_eq!(world.owner("east", "ns-b"), Some("b"));
     assert_eq!(grant(&world, "b", "ns-b"), (2, false));
-    let fence = world.state.ledger.get("east", "ns-b").unwrap().fence;
+    let fence = world
+        .state
+        .ledger
+        .get(&OperatorName::default(), "east", "ns-b")
+        .unwrap()
+        .fence;
     assert_eq!(fence, PairFence::default());
     // The agent is back, and had raised the annotation before it left.
     carried_out(&mut fleet, "ns-b", 2);
     let world = fleet.compile(0);
     assert_eq!(grant(&world, "b", "ns-b"), (2, true));
-    assert!(!world.state.ledger.get("east", "ns-b").unwrap().fence.whole);
+    assert!(
+        !world
+            .state
+            .ledger
+            .get(&OperatorName::default(), "east", "ns-b")
+            .unwrap()
+            .fence
+            .whole
+    );
 }
 
 #[test]
@@ -268,9 +292,13 @@ fn a_release_that_is_forced_waits_for_no_router_but_for_the_fence() {
 fn a_namespace_made_anew_while_it_is_released_had_writes_that_said_nothing() {
     let mut fleet = releasing();
     let known = fleet.agent("east").namespaces.as_mut().unwrap().get_mut("ns-b");
-    known.unwrap().epoch = None;
+    known.unwrap().epochs = Vec::new();
     let world = fleet.compile(0);
-    let entry = world.state.ledger.get("east", "ns-b").unwrap();
+    let entry = world
+        .state
+        .ledger
+        .get(&OperatorName::default(), "east", "ns-b")
+        .unwrap();
     assert!(entry.is_fenced() && !entry.fence.whole);
 }
 
@@ -295,7 +323,15 @@ fn a_first_owner_begins_after_what_the_member_goes_by() {
 #[test]
 fn a_fence_is_whole_once_every_router_has_heard_of_it_whoever_has_the_pair_by_then() {
     let mut fleet = releasing();
-    let whole = |world: &World| world.state.ledger.get("east", "ns-b").unwrap().fence.whole;
+    let whole = |world: &World| {
+        world
+            .state
+            .ledger
+            .get(&OperatorName::default(), "east", "ns-b")
+            .unwrap()
+            .fence
+            .whole
+    };
     fleet.compile(let_go());
     carried_out(&mut fleet, "ns-b", 2);
     let world = fleet.compile(over(1));
@@ -331,7 +367,7 @@ fn a_namespace_of_a_name_that_was_forgotten_begins_a_later_epoch() {
         .unwrap()
         .get_mut("ns-b")
         .unwrap()
-        .epoch = Some(40);
+        .epochs = vec![40];
     let last = grant(&fleet.compile(0), "a", "ns-b").0;
     assert_eq!(last, 41);
     fleet.apply("a", spec(&[("east", &["ns-z"])]));
@@ -339,8 +375,15 @@ fn a_namespace_of_a_name_that_was_forgotten_begins_a_later_epoch() {
     for _ in 0..3 {
         fleet.compile(u64::MAX);
     }
-    assert_eq!(fleet.state.ledger.get("east", "ns-b"), None, "it is forgotten");
-    let made = crate::facts::Namespace { epoch: None, ..made };
+    assert_eq!(
+        fleet.state.ledger.get(&OperatorName::default(), "east", "ns-b"),
+        None,
+        "it is forgotten"
+    );
+    let made = crate::facts::Namespace {
+        epochs: Vec::new(),
+        ..made
+    };
     fleet
         .agent("east")
         .namespaces

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use portolan_crds::{
-    ClusterEntry, ConditionReason, Endpoint, MemberClusterSpec, ShardingConfigSpec, ShardingConfigStatus,
+    ClusterEntry, ConditionReason, Endpoint, MemberClusterSpec, OperatorName, ShardingConfigSpec, ShardingConfigStatus,
 };
 use portolan_wire::subscription::Subscription;
 use serde_json::json;
@@ -182,7 +182,12 @@ impl Fleet {
         let chunks = CLUSTERS
             .iter()
             .flat_map(|cluster| ledger.chunks(cluster, "", &whole, &whole));
-        let ledger = Ledger::restore(chunks, ledger.view_revision(), ledger.is_withholding());
+        let ledger = Ledger::restore(
+            ledger.contention(),
+            chunks,
+            ledger.view_revision(),
+            ledger.is_withholding(),
+        );
         self.state = State {
             run: 0,
             ledger: Arc::new(ledger),
@@ -264,7 +269,7 @@ impl World {
     pub(in crate::compile) fn owner(&self, cluster: &str, namespace: &str) -> Option<&str> {
         self.state
             .ledger
-            .get(cluster, namespace)?
+            .get(&OperatorName::default(), cluster, namespace)?
             .owner
             .as_ref()
             .map(ShardName::name)

@@ -51,7 +51,15 @@ fn the_claimant_is_accepted_and_waits_for_the_release_alone() {
     let world = fleet.compile(releasing);
     assert_eq!(world.owner("east", "ns-b"), Some("b"));
     assert!(world.awaited("b").is_empty());
-    assert_eq!(world.state.ledger.get("east", "ns-b").unwrap().owner_count, 3);
+    assert_eq!(
+        world
+            .state
+            .ledger
+            .get(&OperatorName::default(), "east", "ns-b")
+            .unwrap()
+            .owner_count,
+        3
+    );
 }
 
 #[test]
@@ -136,10 +144,20 @@ fn what_is_promised_is_not_taken_back_nor_promised_twice() {
 fn what_nobody_waits_for_is_taken_back() {
     let mut fleet = fleet();
     lets_go(&mut fleet);
-    let before = fleet.compile(0).state.ledger.get("east", "ns-b").unwrap().view_revision;
+    let before = fleet
+        .compile(0)
+        .state
+        .ledger
+        .get(&OperatorName::default(), "east", "ns-b")
+        .unwrap()
+        .view_revision;
     fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
     let world = fleet.compile(0);
-    let entry = world.state.ledger.get("east", "ns-b").unwrap();
+    let entry = world
+        .state
+        .ledger
+        .get(&OperatorName::default(), "east", "ns-b")
+        .unwrap();
     assert_eq!(
         (entry.releasing_since, entry.owner_count, entry.view_revision),
         (None, 3, before),
@@ -213,6 +231,7 @@ fn an_adopted_ledger_gives_nobody_what_it_does_not_name() {
     let mut fleet = fleet();
     let mut ledger = Ledger::clone(&fleet.state.ledger);
     ledger = Ledger::restore(
+        ledger.contention(),
         ledger.chunks("east", "", &[Slot::WHOLE].into(), &[Slot::WHOLE].into()),
         ledger.view_revision(),
         true,
@@ -241,13 +260,13 @@ fn namespaces_that_are_no_more_are_forgotten() {
     let later = Timestamp::from_second(3_600).unwrap();
     fleet.compile_at(ALL, later);
     let world = fleet.compile_at(ALL, later);
-    assert_eq!(world.state.ledger.get("east", "ns-a"), None);
+    assert_eq!(world.state.ledger.get(&OperatorName::default(), "east", "ns-a"), None);
     assert_eq!(world.owner("east", "ns-b"), Some("a"));
     fleet.facts.members.remove("east");
     fleet.facts.agents.remove("east");
     fleet.compile(ALL);
     let world = fleet.compile(ALL);
-    assert_eq!(world.state.ledger.clusters().count(), 0);
+    assert_eq!(world.state.ledger.clusters().len(), 0);
 }
 
 /// What a deleted shard has in a member that was deleted too keeps nobody waiting.

@@ -189,7 +189,7 @@ proptest! {
                     for (namespace, entry) in last.state.ledger.in_cluster(cluster) {
                         let seen = entry.owner.as_ref().map_or(0, |owner| acknowledged.of(owner));
                         let released = entry.releasing_since.is_some_and(|since| since <= seen);
-                        let Some(now) = world.state.ledger.get(cluster, namespace) else {
+                        let Some(now) = world.state.ledger.get(&OperatorName::default(), cluster, namespace) else {
                             prop_assert!(entry.owner.is_none() || released, "{cluster}/{namespace} is forgotten");
                             continue;
                         };
@@ -220,7 +220,7 @@ proptest! {
             let mut given = Vec::new();
             for cluster in CLUSTERS {
                 for (namespace, entry) in ledger.in_cluster(cluster) {
-                    let earlier = before.get(cluster, namespace);
+                    let earlier = before.get(&OperatorName::default(), cluster, namespace);
                     if earlier.is_none_or(|earlier| earlier.view_revision != entry.view_revision) {
                         given.push(entry.view_revision);
                     } else if entry.owner.is_some() {
@@ -288,7 +288,7 @@ proptest! {
         for (name, verdict) in &world.shards {
             prop_assert!(verdict.awaited.is_empty(), "{name} waits for {:?}", verdict.awaited);
             for (cluster, namespace) in verdict.wanted.pairs() {
-                let entry = world.state.ledger.get(cluster, namespace);
+                let entry = world.state.ledger.get(&OperatorName::default(), cluster, namespace);
                 let owner = entry.and_then(|entry| entry.owner.as_ref());
                 let mine = owner == Some(name);
                 let kept = verdict.conflicts.iter().any(|contested| contested.pair == format!("{cluster}/{namespace}"));

@@ -145,7 +145,7 @@ impl History {
             Step::WriteChildren => self.fleet.write_children(&self.last),
             Step::Force(shard, member, namespace) => {
                 let (cluster, namespace) = (MEMBERS[*member], NAMESPACES[*namespace]);
-                let entry = self.last.state.ledger.get(cluster, namespace);
+                let entry = self.last.state.ledger.get(&OperatorName::default(), cluster, namespace);
                 let epoch = entry.map_or(0, |entry| entry.owner_count);
                 if let Some(object) = self.shard(*shard) {
                     let pairs = [(cluster.to_owned(), namespace.to_owned(), epoch)].into();
@@ -201,7 +201,7 @@ impl History {
             }
             Step::Close(member, namespace, next) => {
                 let (cluster, namespace) = (MEMBERS[*member], NAMESPACES[*namespace]);
-                let Some(entry) = self.last.state.ledger.get(cluster, namespace) else {
+                let Some(entry) = self.last.state.ledger.get(&OperatorName::default(), cluster, namespace) else {
                     return;
                 };
                 let epoch = entry.owner_count + u64::from(*next);
@@ -209,12 +209,13 @@ impl History {
                     namespace: namespace.to_owned(),
                     epoch,
                     closed: true,
+                    open: Vec::new(),
                     message: String::new(),
                 };
                 let agent = fleet.agent(cluster);
                 agent.fences.insert(namespace.to_owned(), state);
                 if let Some(known) = agent.namespaces.as_mut().and_then(|all| all.get_mut(namespace)) {
-                    known.epoch = Some(epoch);
+                    known.epochs = vec![epoch];
                 }
             }
             _ => {}

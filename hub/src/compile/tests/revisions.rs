@@ -38,7 +38,14 @@ fn moved() -> (Fleet, World) {
 #[test]
 fn each_change_of_ownership_takes_the_next() {
     let (_, world) = moved();
-    let revision = |namespace| world.state.ledger.get("east", namespace).unwrap().view_revision;
+    let revision = |namespace| {
+        world
+            .state
+            .ledger
+            .get(&OperatorName::default(), "east", namespace)
+            .unwrap()
+            .view_revision
+    };
     assert_eq!((revision("ns-a"), revision("ns-b")), (1, 4));
     let left = Departure {
         view_revision: 3,

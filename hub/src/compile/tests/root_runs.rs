@@ -18,7 +18,11 @@ fn edits_of_children_do_not_count_after_a_restart() {
     let world = fleet.settle();
     assert_eq!(owners(&world), before);
     let first = |(cluster, namespace): &(String, String)| {
-        let entry = world.state.ledger.get(cluster, namespace).unwrap();
+        let entry = world
+            .state
+            .ledger
+            .get(&OperatorName::default(), cluster, namespace)
+            .unwrap();
         entry.owner_count == entry.view_revision
     };
     assert!(before.keys().all(first), "nothing has had another owner");

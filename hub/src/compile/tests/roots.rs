@@ -483,7 +483,7 @@ proptest! {
         prop_assert_eq!(moves(&old, &new), fewest);
         let (had, has) = (owners(&before), owners(&after));
         for (pair, owner) in &has {
-            let counts = [&before, &after].map(|world| world.state.ledger.get(&pair.0, &pair.1).map(|entry| entry.owner_count));
+            let counts = [&before, &after].map(|world| world.state.ledger.get(&OperatorName::default(), &pair.0, &pair.1).map(|entry| entry.owner_count));
             let moved = u64::from(had.get(pair) != Some(owner));
             prop_assert_eq!(counts[1], counts[0].map(|count| count + moved), "{:?}", pair);
         }

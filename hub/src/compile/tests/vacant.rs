@@ -61,11 +61,12 @@ fn writes_to_what_is_made_again_say_no_epoch() {
             namespace: "ns-b".to_owned(),
             epoch,
             closed: true,
+            open: Vec::new(),
             message: String::new(),
         };
         let agent = fleet.agent("east");
         agent.fences.insert("ns-b".to_owned(), state);
-        agent.namespaces.as_mut().unwrap().get_mut("ns-b").unwrap().epoch = Some(epoch);
+        agent.namespaces.as_mut().unwrap().get_mut("ns-b").unwrap().epochs = vec![epoch];
         let fenced = grant(&fleet.compile(ALL), "a", "ns-b").unwrap();
         assert!(fenced.fenced);
         fleet.inventory("east", &[]);
@@ -78,7 +79,12 @@ fn writes_to_what_is_made_again_say_no_epoch() {
         let again = grant(&fleet.compile(ALL), "a", "ns-b").unwrap();
         assert!(!again.fenced, "before its annotation is set");
         assert_eq!(
-            fleet.state.ledger.get("east", "ns-b").unwrap().fence,
+            fleet
+                .state
+                .ledger
+                .get(&OperatorName::default(), "east", "ns-b")
+                .unwrap()
+                .fence,
             PairFence::default()
         );
     }

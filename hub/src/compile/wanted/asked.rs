@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portolan_crds::{MemberClusterSpec, ShardName, ShardingConfigSpec};
+use portolan_crds::{MemberClusterSpec, OperatorName, ShardName, ShardingConfigSpec};
 
 use super::{Known, Wanted};
-use crate::compile::ledger::{Ledger, Pairs, unshared};
+use crate::compile::ledger::{ByCluster, Ledger, unshared_fields};
 use crate::facts::{Facts, MemberObject};
 
 /// What each shard's specs asked for in the last run.
 #[derive(Debug, Clone, Default)]
 pub(in crate::compile) struct Asked {
     members: BTreeMap<String, Chosen>,
-    pairs: BTreeMap<String, Arc<Pairs>>,
+    pairs: BTreeMap<OperatorName, ByCluster>,
     pub(in crate::compile) by_shard: Answers,
     /// Whose answers may be others in this run.
     doubted: Doubted,
@@ -66,7 +66,7 @@ impl Asked {
             self.members = members.collect();
         }
         let mut touched = BTreeSet::new();
-        for (_, before, now) in unshared(&self.pairs, ledger.all_shared()) {
+        for (_, before, now) in unshared_fields(&self.pairs, ledger.all_shared()) {
             let pairs = before.into_iter().chain(now);
             touched.extend(pairs.flat_map(|pairs| pairs.owners().iter().cloned()));
         }

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use portolan_crds::ShardName;
 use portolan_crds::ledger::{Chunk, Pair, PairFence, Slot};
+use portolan_crds::{Contention, OperatorName, ShardName};
 use portolan_wire::v1;
 
 use super::*;
@@ -30,8 +30,8 @@ fn closing() -> Ledger {
         view_revision: 1,
         releasing: true,
     };
-    chunk.pairs.insert("ns-b".to_owned(), pair);
-    let mut ledger = Ledger::restore([chunk], 1, false);
+    chunk.add("ns-b", OperatorName::default(), pair);
+    let mut ledger = Ledger::restore(Contention::Fleet, [chunk], 1, false);
     ledger.close_all();
     ledger
 }
@@ -80,11 +80,12 @@ fn says(facts: &mut Facts, closed: bool, message: &str) {
         namespace: "ns-b".to_owned(),
         epoch: 2,
         closed,
+        open: Vec::new(),
         message: message.to_owned(),
     };
     agent(facts).fences.insert("ns-b".to_owned(), state);
     if closed {
-        namespace(facts).epoch = Some(2);
+        namespace(facts).epochs = vec![2];
     }
 }
 

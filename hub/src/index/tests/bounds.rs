@@ -65,6 +65,7 @@ fn what_no_api_server_gives_out_is_refused() {
             service_accounts: vec!["x".repeat(length)],
             users: Vec::new(),
             extras: Vec::new(),
+            fence_lists: false,
         })
     };
     let router = gateway(&mut facts);

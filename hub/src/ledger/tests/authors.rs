@@ -11,8 +11,19 @@ fn what_is_written_is_for_whose_shards_it_is() {
         .ledger
         .chunks("east", "", &[Slot::WHOLE].into(), &[Slot::WHOLE].into())
         .remove(0);
-    chunk.pairs.get_mut("ns-b").unwrap().owner = Some(other.clone());
-    let one = chunk.pairs.remove("ns-a").unwrap();
+    chunk
+        .pairs
+        .get_mut("ns-b")
+        .unwrap()
+        .get_mut(&OperatorName::default())
+        .unwrap()
+        .owner = Some(other.clone());
+    let one = chunk
+        .pairs
+        .remove("ns-a")
+        .unwrap()
+        .remove(&OperatorName::default())
+        .unwrap();
     let left = Departure {
         view_revision: one.view_revision,
         unix_seconds: 0,
@@ -22,7 +33,7 @@ fn what_is_written_is_for_whose_shards_it_is() {
         .entry(shard("a"))
         .or_default()
         .insert("ns-a".to_owned(), left);
-    after.ledger = Arc::new(Ledger::restore([chunk], 3, false));
+    after.ledger = Arc::new(Ledger::restore(Contention::Fleet, [chunk], 3, false));
     let one = after.accepted.remove(&shard("b")).unwrap();
     after.accepted.insert(other, one);
     let listed = portolan_crds::ledger::Root {

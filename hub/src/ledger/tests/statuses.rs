@@ -1,7 +1,7 @@
 //! What statuses said before there were ledgers.
 
 use kube::api::{ApiResource, DynamicObject};
-use portolan_crds::ShardingConfig;
+use portolan_crds::{OperatorName, ShardingConfig};
 
 use super::*;
 use crate::facts::Facts;
@@ -37,7 +37,14 @@ fn of_two_statuses_the_last_owner_has_it() {
     let b = json!([{"name": "east", "namespaceCount": 1, "namespaces": ["ns-b"], "generations": {"ns-b": 2}}]);
     let facts = facts(&[object("a", a, json!({})), object("b", b, json!({}))]);
     let state = import(&facts, "one").unwrap();
-    let owner = |namespace| state.ledger.get("east", namespace).unwrap().owner.clone();
+    let owner = |namespace| {
+        state
+            .ledger
+            .get(&OperatorName::default(), "east", namespace)
+            .unwrap()
+            .owner
+            .clone()
+    };
     assert_eq!((owner("ns-a"), owner("ns-b")), (Some(shard("a")), Some(shard("b"))));
     assert_eq!(state.accepted.len(), 2);
     assert_eq!(state.accepted[&shard("a")].uid, "uid-a");

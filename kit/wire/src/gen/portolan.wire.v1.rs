@@ -974,6 +974,9 @@ pub struct Shard {
     /// Cluster-scoped kinds that mean the same in every member. A router that overlooks them writes at the primary alone.
     #[prost(message, repeated, tag = "17")]
     pub replicated: ::prost::alloc::vec::Vec<ReplicatedKind>,
+    /// With whose shards it contends for namespaces: "<namespace>/<spec.operator>". Empty: with all.
+    #[prost(string, tag = "18")]
+    pub operator: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplicatedKind {
@@ -1153,6 +1156,9 @@ pub struct Ownership {
     /// Hub incarnation: names the life of the ledger. View revisions of another one say nothing about this one's.
     #[prost(string, tag = "6")]
     pub incarnation: ::prost::alloc::string::String,
+    /// As Shard.operator.
+    #[prost(string, tag = "7")]
+    pub operator: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DepartedNamespace {
@@ -2124,6 +2130,9 @@ pub struct NamespaceFact {
     /// that asks for any label chooses the namespace. 0: they are told.
     #[prost(uint64, tag = "6")]
     pub labels_cut: u64,
+    /// All epochs that the annotation says are open, in order, where it is not one; `epoch` is the highest then.
+    #[prost(uint64, repeated, tag = "7")]
+    pub epochs: ::prost::alloc::vec::Vec<u64>,
 }
 /// How far the orders of AgentConfig.fences are. Whole: replaces the last report.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2145,6 +2154,9 @@ pub struct FenceState {
     /// Why it is not closed, or what is doubtful about it.
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
+    /// As ordered.
+    #[prost(uint64, repeated, tag = "5")]
+    pub open: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CoverageDelta {
@@ -2283,6 +2295,9 @@ pub struct Allowed {
     /// Keys of extras that the router may act with, of those that fences need.
     #[prost(string, repeated, tag = "3")]
     pub extras: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Both policies by which epochs are compared, and held to grow, take several that are open at once.
+    #[prost(bool, tag = "4")]
+    pub fence_lists: bool,
 }
 /// What is wrong with the admission policies that portolanctl join writes in the member, and what to do about it; empty:
 /// nothing. Replaces the last report.
@@ -2372,8 +2387,12 @@ pub struct AgentConfig {
 pub struct FenceOrder {
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
+    /// The highest that is to be open.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
+    /// All that are to be open, in order, where it is not that one alone: of agents that tell Allowed.fence_lists.
+    #[prost(uint64, repeated, tag = "3")]
+    pub open: ::prost::alloc::vec::Vec<u64>,
 }
 /// All routers that may act in this member.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -337,7 +337,7 @@ impl Merged<'_> {
     pub(super) fn outside(&self, namespace: &str) -> Result<Located<'_>, Refusal> {
         let config = &self.shard.config;
         let owner = self.shard.members.iter().find_map(|member| {
-            let owner = self.route.snapshot.owner(&member.cluster, namespace)?;
+            let owner = self.route.snapshot.contender(self.shard, &member.cluster, namespace)?;
             Some((member, owner))
         });
         let whose = match owner {

@@ -114,7 +114,7 @@ fn doubt(shard: &Shard, snapshot: &Snapshot, cluster: &str, wanted: &Wanted) -> 
             format!("the shard owns the one of member cluster {other}, which would shadow it"),
         ));
     }
-    if let Some(other) = snapshot.owner(cluster, name)
+    if let Some(other) = snapshot.contender(shard, cluster, name)
         && *other != shard.config
     {
         return Some((true, format!("it belongs to shard {other} there")));

@@ -18,10 +18,10 @@ use crate::value::check::{Attributes, Check};
 use crate::value::classify::{ResourceRequest, Verb};
 
 impl Merged<'_> {
-    /// Whether another shard has the namespace in any member of this one.
+    /// Whether other shards, of whatever operator, have the namespace in any member of this one.
     pub(super) fn is_anothers(&self, namespace: &str) -> bool {
         let mut members = self.shard.members.iter();
-        members.any(|member| self.route.snapshot.owner(&member.cluster, namespace).is_some())
+        members.any(|member| self.route.snapshot.owners(&member.cluster, namespace).next().is_some())
     }
 
     /// The plan for a namespace that no shard is known to own; `refusal`: what is said if it is there.

@@ -59,19 +59,22 @@ pub(crate) struct Presence<'a> {
 }
 
 impl Unowned {
-    /// Whether another shard has the namespace by now in any member of this one.
+    /// Whether others have the namespace by now in any member of this shard, and it has not.
     pub(crate) fn is_taken(&self, snapshot: &Snapshot) -> bool {
-        let mut owners = self
-            .clusters
-            .iter()
-            .filter_map(|cluster| snapshot.owner(cluster, &self.namespace));
-        owners.any(|owner| *owner != self.shard)
+        let mut clusters = self.clusters.iter();
+        clusters.any(|cluster| {
+            let mut owners = snapshot.owners(cluster, &self.namespace).peekable();
+            owners.peek().is_some() && owners.all(|owner| *owner != self.shard)
+        })
     }
 
     /// Whether the caller's own shard gets the namespace, as the snapshot says: its grant may take its time.
     pub(crate) fn is_coming(&self, snapshot: &Snapshot) -> bool {
         let mut clusters = self.clusters.iter();
-        clusters.any(|cluster| snapshot.owner(cluster, &self.namespace) == Some(&self.shard))
+        clusters.any(|cluster| {
+            let mut owners = snapshot.owners(cluster, &self.namespace);
+            owners.any(|owner| *owner == self.shard)
+        })
     }
 
     /// What is said where the namespace is there.

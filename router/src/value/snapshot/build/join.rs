@@ -143,10 +143,11 @@ fn incarnations<'a>(targets: impl Iterator<Item = &'a Arc<Target>>) -> u64 {
 }
 
 fn owners(shards: &Map<ShardName, Ownership>) -> Owners {
-    let pairs = shards
-        .values()
-        .flat_map(|owned| owned.namespaces.keys().map(move |namespace| (namespace, owned)));
-    pairs
-        .map(|(namespace, owned)| (namespace.clone(), owned.clone()))
-        .collect()
+    let mut owners = Owners::default();
+    for owned in shards.values() {
+        for namespace in owned.namespaces.keys() {
+            owners.entry(namespace.clone()).or_default().push(owned.clone());
+        }
+    }
+    owners
 }

@@ -264,6 +264,7 @@ pub(super) fn ownership(wire: &v1::Ownership) -> Result<Ownership, BuildError> {
         departed: departed.collect::<Result<_, _>>()?,
         departed_dropped_up_to: wire.departed_dropped_up_to,
         incarnation: wire.incarnation.as_str().into(),
+        operator: wire.operator.as_str().into(),
         namespaces,
     })
 }

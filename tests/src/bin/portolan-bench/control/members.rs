@@ -55,7 +55,7 @@ pub(super) fn everything(member: &str, namespaces: usize, callers: usize) -> Vec
         Kind::Allowed(v1::Allowed {
             service_accounts: vec![service_account],
             users: Vec::new(),
-            extras: Vec::new(),
+            ..v1::Allowed::default()
         }),
     ]
 }

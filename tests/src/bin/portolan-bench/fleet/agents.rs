@@ -206,6 +206,7 @@ impl Shared {
             epoch: order.epoch,
             closed: true,
             message: String::new(),
+            ..v1::FenceState::default()
         });
         let fences = states.collect();
         self.say(Kind::Fences(v1::Fences { fences })).await
@@ -244,6 +245,7 @@ fn first() -> Vec<Kind> {
             service_accounts: vec![format!("{NAMESPACE}/operator")],
             users: Vec::new(),
             extras: vec![FENCE_SHARD.to_owned(), FENCE_EPOCH.to_owned()],
+            ..v1::Allowed::default()
         }),
     ]
 }
