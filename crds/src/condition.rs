@@ -97,6 +97,8 @@ pub enum ConditionReason {
     NotArbitrated,
     /// A write that arrives late may be carried out after the next owner of its namespace has begun.
     NotFenced,
+    /// More operators have a namespace of a member than it fences handovers off for: those of the newer ones are not.
+    TooManyOperators,
     /// Another shard is letting go of pairs that this one is to have: they are granted once every router has let go.
     HandoverPending,
     /// Namespaces exist in several clusters of the shard; the first in order owns them.

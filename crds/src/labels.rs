@@ -9,6 +9,8 @@ use crate::names::is_dns_subdomain;
 
 /// API group of all kinds.
 pub const GROUP: &str = "ctrlmesh.kusionstack.io";
+/// Annotation of an object of a replicated kind: the member cluster that decides about it for the shards of all operators.
+pub const DECIDES: &str = "ctrlmesh.kusionstack.io/decides";
 /// API version of all kinds.
 pub const VERSION: &str = "v1alpha1";
 /// Prefix of label and annotation keys unless the hub is configured otherwise.

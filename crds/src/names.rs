@@ -9,6 +9,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+/// What authors and callers of a hub namespace are told instead of the name of a ShardingConfig of another one.
+pub const STRANGERS_SHARD: &str = "a shard of another hub namespace";
+
 /// Longest DNS-1123 label, in bytes (RFC 1123; Kubernetes namespaces).
 pub const DNS_LABEL_MAX: usize = 63;
 /// Longest DNS-1123 subdomain, in bytes (names of most Kubernetes objects, Leases among them).
@@ -117,6 +120,15 @@ impl ShardName {
     /// Name of the ShardingConfig.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// As authors and callers of `namespace` may read it: whose ShardingConfigs others' are is not told.
+    pub fn told_in(&self, namespace: &str) -> String {
+        if self.namespace() == namespace {
+            format!("shard {self}")
+        } else {
+            STRANGERS_SHARD.to_owned()
+        }
     }
 }
 

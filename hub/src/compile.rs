@@ -41,11 +41,11 @@ mod vacant;
 mod wanted;
 
 pub(crate) use agent_config::{AgentOrders, selector_of_root};
-pub(crate) use arbitrate::{Contested, Given, Verdict, some_of};
+pub(crate) use arbitrate::{Contested, Given, Verdict, some_contested, some_of};
 use callers::SeenCallers;
 pub(crate) use callers::{caller_selector, selects};
 pub(crate) use credentials::{Credential, Credentials, Own};
-pub(crate) use fence::hindrance;
+pub(crate) use fence::{Crowded, crowded, hindrance};
 pub(crate) use held::{CallerKey, Hold, Holders, Past, Teller, Untold, callers_of};
 use ledger::Field;
 pub(crate) use ledger::{Entry, Ledger, LockUsersAway, Released};

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use portolan_crds::names::STRANGERS_SHARD;
 use portolan_crds::{ConditionReason, ShardName};
 
 use self::draft::{Draft, Drafting};
@@ -68,13 +69,24 @@ pub(crate) struct Contested {
     pub(crate) owner: Option<ShardName>,
 }
 
-impl std::fmt::Display for Contested {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Contested {
+    /// For authors of the hub namespace `namespace`.
+    pub(crate) fn told_in(&self, namespace: &str) -> String {
         match &self.owner {
-            Some(owner) => write!(f, "{} (of {owner})", self.pair),
-            None => write!(f, "{} (not in the adopted ledger)", self.pair),
+            Some(owner) if owner.namespace() == namespace => format!("{} (of {owner})", self.pair),
+            Some(_) => format!("{} (of {STRANGERS_SHARD})", self.pair),
+            None => format!("{} (not in the adopted ledger)", self.pair),
         }
     }
+}
+
+/// [`Contested::told_in`], of a few of them.
+pub(crate) fn some_contested<'a>(
+    contested: impl IntoIterator<Item = &'a Contested, IntoIter: ExactSizeIterator>,
+    namespace: &str,
+) -> String {
+    let told = contested.into_iter().map(|contested| contested.told_in(namespace));
+    some_of(told, ", ")
 }
 
 /// Whoever must let go of a pair before another shard may have it.
@@ -268,7 +280,7 @@ impl<'a> Pass<'a> {
                     if refused.is_none() {
                         self.refused_now.insert(name.clone(), verdict.conflicts.clone());
                     }
-                    Err(refuse_conflicts(&verdict.conflicts))
+                    Err(refuse_conflicts(name, &verdict.conflicts))
                 }
             }
             Err(refusal) => Err(refusal.clone()),
@@ -450,13 +462,13 @@ fn is_in(fields: &Fields, (operator, cluster): Field<'_>) -> bool {
     fields.get(operator).is_some_and(|clusters| clusters.contains(cluster))
 }
 
-fn refuse_conflicts(conflicts: &[Contested]) -> Refusal {
+fn refuse_conflicts(shard: &ShardName, conflicts: &[Contested]) -> Refusal {
     Refusal {
         reason: ConditionReason::Overlap,
         message: format!(
             "spec.clusters: {} belong to another ShardingConfig: remove them here or there, a namespace has one owner of each \
              operator; or set spec.operator, if this is another program",
-            some_of(conflicts, ", ")
+            some_contested(conflicts, shard.namespace())
         ),
     }
 }

@@ -10,10 +10,11 @@ use std::collections::BTreeSet;
 
 use portolan_crds::labels::system_namespace;
 use portolan_crds::ledger::PairFence;
+use portolan_crds::policy::OPEN_EPOCHS_MAX;
 use portolan_wire::protocol::MAX_FENCES;
 use portolan_wire::v1;
 
-use super::ledger::{Entry, Fields, Ledger, Released, each};
+use super::ledger::{Entry, Fields, Ledger, Others, Released, each};
 use crate::facts::{Facts, Namespace};
 
 impl Entry {
@@ -90,10 +91,10 @@ impl Entry {
         &mut self,
         facts: &Facts,
         released: &Released,
-        (cluster, namespace, others): (&str, &str, u64),
+        (cluster, namespace, others): (&str, &str, &Others),
         run: u64,
     ) {
-        let can = facts.can_fence(cluster);
+        let (can, most) = (facts.can_fence(cluster), most_open(facts, cluster));
         let known = facts.inventory(cluster).and_then(|all| all.get(namespace));
         if self.releasing_since.is_some() {
             // It was made anew, and while nobody knew of it writes to it may have said nothing.
@@ -104,18 +105,20 @@ impl Entry {
         }
         if self.is_fenced() && known.is_none() && facts.inventory(cluster).is_some() {
             // One that is made has no annotation, and would take no write that says an epoch.
-            self.owner_count = self.next_epoch(&[], others);
+            self.owner_count = self.next_epoch(&[], others.highest_epoch(namespace));
             (self.fence, self.saying_since) = (PairFence::default(), None);
         }
         let annotated = known.map_or(&[][..], |known| &known.epochs);
-        // Of a ledger that was lost: nobody here has it.
-        let is_beyond = annotated
-            .last()
-            .is_some_and(|last| *last > self.highest_epoch().max(others));
-        if is_beyond && can == Some(true) && !annotated.contains(&self.owner_count) {
-            self.owner_count = self.next_epoch(annotated, others);
+        if can == Some(true) && !annotated.contains(&self.owner_count) {
+            // Of a ledger that was lost: nobody here has it.
+            let last = annotated.last().copied().unwrap_or_default();
+            let is_of_nobody = last > self.highest_epoch().max(others.highest_epoch(namespace));
+            if is_of_nobody || self.has_room(annotated, others, (most, namespace)) {
+                self.owner_count = self.next_epoch(annotated, others.highest_epoch(namespace));
+            }
         }
-        let elsewhere = known.is_some() && !annotated.contains(&self.owner_count);
+        // By policies that compare one epoch, of several none is admitted.
+        let elsewhere = known.is_some() && (!annotated.contains(&self.owner_count) || annotated.len() > most);
         if self.is_fenced() && (can == Some(false) || elsewhere) {
             self.fence = PairFence::default();
         } else if !self.is_fenced() && can == Some(true) && !elsewhere {
@@ -126,6 +129,18 @@ impl Entry {
             }
         }
         self.become_whole(false, released, run);
+    }
+
+    /// Whether the member takes one epoch more, but not this pair's, since it goes by a later one of another operator: it was told of that
+    /// while it took none of this.
+    fn has_room(&self, annotated: &[u64], others: &Others, (most, namespace): (usize, &str)) -> bool {
+        let is_passed = annotated.last().is_some_and(|last| *last > self.owner_count);
+        let open = || {
+            let open = others.entries(namespace).filter(|entry| entry.owner.is_some());
+            let open = open.filter_map(|entry| entry.open_epoch(annotated));
+            open.filter(|epoch| can_be_set(*epoch, annotated, most)).count()
+        };
+        is_passed && !self.is_fenced() && open() < most
     }
 
     /// Makes the fence whole once every router has heard that writes are to say their epoch, those that said none until then, too. `is_anew`: they may
@@ -180,7 +195,7 @@ impl Ledger {
             let others = self.others(field);
             self.change(field, |entries| {
                 for (namespace, entry) in entries.iter_mut().filter(|(_, entry)| entry.owner.is_some()) {
-                    let of = (field.1, namespace.as_str(), others.highest_epoch(namespace));
+                    let of = (field.1, namespace.as_str(), &others);
                     entry.move_fence(facts, released, of, run);
                 }
             });
@@ -195,27 +210,19 @@ pub(super) fn orders(facts: &Facts, ledger: &Ledger, cluster: &str) -> Vec<v1::F
     if can == Some(false) || !pairs.any(|(_, pairs)| pairs.may_want_fences()) {
         return Vec::new();
     }
-    let inventory = facts.inventory(cluster);
-    let of_namespace = |namespace: &str| Open {
-        known: inventory.and_then(|all| all.get(namespace)),
-        entries: ledger.all_of(cluster, namespace).map(|(_, entry)| entry).collect(),
-        lists: facts.fences_lists(cluster),
-    };
-    let wants = |namespace: &str, entry: &Entry| {
-        let is_granted = entry.owner.is_some() && entry.releasing_since.is_none();
-        can == Some(true) && is_granted && !entry.is_fenced() && !system_namespace(namespace)
-    };
     let closing = ledger.in_cluster(cluster).filter(|(_, entry)| entry.closing.is_some());
     let closing: BTreeSet<_> = closing.map(|(namespace, _)| namespace).collect();
+    let wants =
+        |namespace: &str, entry: &Entry| can == Some(true) && !system_namespace(namespace) && entry.wants_fence();
     let open = ledger
         .in_cluster(cluster)
         .filter(|(namespace, entry)| wants(namespace, entry));
     let open: BTreeSet<_> = open.map(|(namespace, _)| namespace).collect();
     let open = open
         .difference(&closing)
-        .filter(|namespace| of_namespace(namespace).lags());
+        .filter(|namespace| Open::of(facts, ledger, (cluster, namespace)).lags());
     let ordered = closing.iter().chain(open).take(MAX_FENCES);
-    let orders = ordered.filter_map(|namespace| of_namespace(namespace).order(namespace));
+    let orders = ordered.filter_map(|namespace| Open::of(facts, ledger, (cluster, namespace)).order(namespace));
     let mut orders: Vec<_> = orders.collect();
     orders.sort_by(|a, b| a.namespace.cmp(&b.namespace));
     orders
@@ -226,46 +233,103 @@ struct Open<'a> {
     known: Option<&'a Namespace>,
     /// Of each operator.
     entries: Vec<&'a Entry>,
-    /// Whether the member takes several.
-    lists: bool,
+    /// How many epochs the member takes.
+    most: usize,
 }
 
-impl Open<'_> {
+/// Why the member does not fence an operator's handovers of a namespace off, though it fences others'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Crowded {
+    /// It compares one epoch, by the policies of a release before there were operators.
+    TakesOne,
+    /// [`OPEN_EPOCHS_MAX`] others were there first.
+    Full,
+}
+
+impl<'a> Open<'a> {
+    fn of(facts: &'a Facts, ledger: &'a Ledger, (cluster, namespace): (&str, &str)) -> Self {
+        Self {
+            known: facts.inventory(cluster).and_then(|all| all.get(namespace)),
+            entries: ledger.all_of(cluster, namespace).map(|(_, entry)| entry).collect(),
+            most: most_open(facts, cluster),
+        }
+    }
+
     fn annotated(&self) -> &[u64] {
         self.known.map_or(&[], |known| &known.epochs)
     }
 
-    /// The epochs that are to be open, in order. Where the member takes but one, that of the operator that has been there longest.
-    fn epochs(&self) -> Vec<u64> {
+    /// The epochs that are to be open, in order, with their entries: where the member takes no more, those that it fences already, then
+    /// those of the operators that have been there longest.
+    fn chosen(&self) -> Vec<(u64, &'a Entry)> {
+        let (annotated, most) = (self.annotated(), self.most);
         let open = self.entries.iter().filter_map(|entry| {
-            let epoch = entry.open_epoch(self.annotated())?;
-            Some((entry.view_revision, epoch))
+            let epoch = entry.open_epoch(annotated)?;
+            can_be_set(epoch, annotated, most).then_some((epoch, *entry))
         });
         let mut open: Vec<_> = open.collect();
-        if !self.lists {
-            open = open.into_iter().min().into_iter().collect();
+        if open.len() > most {
+            open.sort_by_key(|(_, entry)| (entry.owner.is_none(), !entry.has_fence(), entry.view_revision));
+            open.truncate(most);
         }
-        let mut open: Vec<_> = open.into_iter().map(|(_, epoch)| epoch).collect();
-        open.sort_unstable();
+        open.sort_unstable_by_key(|(epoch, _)| *epoch);
         open
     }
 
-    /// Whether the member may be told: what it goes by is not beyond what is to be open.
+    /// Whether the member may be told for the sake of one that is not fenced yet: what it goes by is not beyond what is to be open.
     fn lags(&self) -> bool {
         let beyond = self.annotated().last().copied().unwrap_or_default();
-        let is_there = self.known.is_some_and(|known| !known.terminating);
-        is_there && self.epochs().last().is_some_and(|highest| beyond <= *highest)
+        let chosen = self.chosen();
+        self.known.is_some_and(|known| !known.terminating)
+            && chosen.iter().any(|(_, entry)| entry.wants_fence())
+            && chosen.last().is_some_and(|(highest, _)| beyond <= *highest)
     }
 
     /// `None`: nothing is to be open.
     fn order(&self, namespace: &str) -> Option<v1::FenceOrder> {
-        let open = self.epochs();
+        let open: Vec<_> = self.chosen().into_iter().map(|(epoch, _)| epoch).collect();
         let epoch = *open.last()?;
         Some(v1::FenceOrder {
             namespace: namespace.to_owned(),
             epoch,
             open: if open.len() > 1 { open } else { Vec::new() },
         })
+    }
+}
+
+/// How many epochs of a namespace the member takes.
+fn most_open(facts: &Facts, cluster: &str) -> usize {
+    if facts.fences_lists(cluster) {
+        OPEN_EPOCHS_MAX
+    } else {
+        1
+    }
+}
+
+/// Whether the annotation can say the epoch: it grows, so that none which is over ever counts again. Where it says one at a `most`, that is
+/// its highest.
+fn can_be_set(epoch: u64, annotated: &[u64], most: usize) -> bool {
+    let beyond = annotated.last().copied().unwrap_or_default();
+    epoch >= beyond || most > 1 && annotated.contains(&epoch)
+}
+
+/// Why the pair of this `entry` has no fence while others of its namespace have; `None`: they are not why.
+pub(crate) fn crowded(facts: &Facts, ledger: &Ledger, pair: (&str, &str), entry: &Entry) -> Option<Crowded> {
+    let (cluster, namespace) = pair;
+    if facts.can_fence(cluster) != Some(true)
+        || system_namespace(namespace)
+        || entry.owner.is_none()
+        || entry.is_fenced()
+    {
+        return None;
+    }
+    let open = Open::of(facts, ledger, pair);
+    let chosen = open.chosen();
+    let is_chosen = chosen.iter().any(|(_, chosen)| std::ptr::eq(*chosen, entry));
+    match open.most {
+        most if is_chosen || chosen.len() < most => None,
+        1 => Some(Crowded::TakesOne),
+        _ => Some(Crowded::Full),
     }
 }
 
@@ -278,6 +342,16 @@ impl Entry {
         }
         let is_open = self.releasing_since.is_none() || self.is_fenced() || annotated.contains(&self.owner_count);
         self.closing.or_else(|| is_open.then_some(self.owner_count))
+    }
+
+    /// Whether it is granted, and its writes say no epoch.
+    fn wants_fence(&self) -> bool {
+        self.owner.is_some() && self.releasing_since.is_none() && !self.is_fenced()
+    }
+
+    /// Whether its member fences off what is its owner's, or does so for who comes next.
+    fn has_fence(&self) -> bool {
+        self.is_fenced() || self.closing.is_some()
     }
 }
 

@@ -138,8 +138,13 @@ pub(super) struct Others(Vec<Arc<Pairs>>);
 impl Others {
     /// The highest epoch that any of them has in the namespace, or had while this ledger knew of it.
     pub(super) fn highest_epoch(&self, namespace: &str) -> u64 {
-        let entries = self.0.iter().filter_map(|pairs| pairs.entries().get(namespace));
+        let entries = self.entries(namespace);
         entries.map(Entry::highest_epoch).max().unwrap_or_default()
+    }
+
+    /// The namespace as each of them has it.
+    pub(super) fn entries(&self, namespace: &str) -> impl Iterator<Item = &Entry> {
+        self.0.iter().filter_map(move |pairs| pairs.entries().get(namespace))
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use portolan_crds::GroupResource;
 use portolan_crds::names::{is_dns_label, is_dns_subdomain};
+use portolan_crds::policy::OPEN_EPOCHS_MAX;
 use portolan_crds::selector::digest_of;
 use portolan_crds::shard::MAX_BUCKETS;
 use portolan_wire::protocol::{EXCESS_MAX, FAULT_MAX_BYTES, LABELS_MAX_BYTES, MAX_FENCES, MAX_NODE_NAMES};
@@ -114,6 +115,7 @@ fn namespaces(known: &AgentReport, delta: &v1::NamespaceDelta) -> Result<(), Out
     for fact in &delta.upserted {
         named("namespace", &fact.name, is_dns_label)?;
         named("uid of a namespace", &fact.uid, is_text)?;
+        epochs(&fact.epochs)?;
     }
     let subject = Subject {
         name: "namespaces",
@@ -122,7 +124,8 @@ fn namespaces(known: &AgentReport, delta: &v1::NamespaceDelta) -> Result<(), Out
     };
     subject.fits(delta.upserted.iter().map(|fact| &fact.name), delta.removed.iter())?;
     subject.fits_bytes(delta.encoded_len(), |name, fact| {
-        name.len() + fact.uid.len() + bytes_of(fact.labels.iter())
+        let epochs = fact.epochs.len() * size_of::<u64>();
+        name.len() + fact.uid.len() + bytes_of(fact.labels.iter()) + epochs
     })
 }
 
@@ -134,7 +137,20 @@ fn fences(told: &v1::Fences) -> Result<(), OutOfBounds> {
         });
     }
     let mut states = told.fences.iter();
-    states.try_for_each(|state| named("namespace", &state.namespace, is_dns_label))
+    states.try_for_each(|state| {
+        named("namespace", &state.namespace, is_dns_label)?;
+        epochs(&state.open)
+    })
+}
+
+fn epochs(open: &[u64]) -> Result<(), OutOfBounds> {
+    if open.len() > OPEN_EPOCHS_MAX {
+        return Err(OutOfBounds::TooMany {
+            subject: "open epochs of a namespace",
+            max: OPEN_EPOCHS_MAX,
+        });
+    }
+    Ok(())
 }
 
 fn callers(known: &AgentReport, delta: &v1::CallerDelta) -> Result<(), OutOfBounds> {

@@ -25,7 +25,10 @@ pub(super) fn tell(sources: Sources<'_>, name: &ShardName, status: &mut Sharding
     releasing.sort_by_key(|(.., entry)| entry.releasing_from);
     releasing.truncate(STATUS_RELEASES_MAX);
     let waiting = world.shards.iter().flat_map(|(shard, verdict)| {
+        // Shards of other operators have and ask for the same pairs. Those of another hub namespace are not named.
         let awaited = verdict.awaited.iter();
+        let awaited = awaited.filter(|awaited| awaited.owner.as_ref() == Some(name));
+        let awaited = awaited.filter(|_| shard.namespace() == name.namespace());
         awaited.map(move |awaited| (awaited.pair.as_str(), shard))
     });
     let waiting: BTreeMap<_, _> = waiting.collect();
@@ -55,10 +58,10 @@ fn waits_for(facts: &Facts, routers: &Routers, (cluster, namespace): (&str, &str
     if !behind.is_empty() && !forced {
         return format!("routers {} to let go of it", some_of(behind, ", "));
     }
-    if entry.closing.is_none() {
+    let Some(next) = entry.closing else {
         return "writes under way, for 5 s".to_owned();
-    }
-    if facts.is_fenced(cluster, namespace, entry.owner_count + 1) {
+    };
+    if facts.is_fenced(cluster, namespace, next) {
         return "answers to writes that were admitted before it was closed, for a minute at most".to_owned();
     }
     match hindrance(facts, cluster, namespace) {

@@ -8,7 +8,7 @@ use self::pods::served;
 use super::Sources;
 use super::finding::{NOT_ARBITRATED, nothing_in_force, set};
 use super::unserved::{clear, webhook_served};
-use crate::compile::{Accepted, Contested, Generated, Verdict, World, some_of};
+use crate::compile::{Accepted, Contested, Generated, Verdict, World, some_contested, some_of};
 use crate::facts::{Facts, ShardObject};
 
 mod pods;
@@ -131,7 +131,7 @@ impl<'a> Root<'a> {
         if !awaited.is_empty() {
             let message = format!(
                 "children wait for {}: granted without further action once every router has let go of them there",
-                some_of(awaited, ", ")
+                some_contested(awaited, self.name.namespace())
             );
             return Finding::fails(TYPE, ConditionReason::HandoverPending, message);
         }
@@ -191,7 +191,7 @@ impl<'a> Root<'a> {
         };
         let theirs = self.verdicts().flat_map(|(_, verdict)| &verdict.conflicts);
         let all = self.verdict.conflicts.iter().chain(theirs).filter(is_foreign);
-        let conflicts: BTreeSet<_> = all.map(ToString::to_string).collect();
+        let conflicts: BTreeSet<_> = all.map(|contested| contested.told_in(self.name.namespace())).collect();
         if conflicts.is_empty() {
             return Finding::holds(TYPE, "nothing that the children share out is another shard's");
         }

@@ -13,7 +13,7 @@ use super::resolved::resolved;
 use super::unserved::{clear, webhook_served};
 use super::{Sources, callers, fenced, leader, reach, releases, replicated, root};
 use crate::acks::moving_lock;
-use crate::compile::{Accepted, Verdict, World, some_of};
+use crate::compile::{Accepted, Verdict, World, some_contested};
 use crate::facts::ShardObject;
 
 /// The status that the shard ought to have; `None` while the world does not know its present generation.
@@ -54,8 +54,9 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
     let findings = [
         is_accepted(verdict, accepted.is_some()),
         callers::distributed(sources, name, &callers),
-        complete(verdict, accepted.is_some()),
+        complete(name, verdict, accepted.is_some()),
         disjoint(
+            name,
             verdict,
             accepted.is_some_and(|accepted| accepted.spec.clusters.is_empty()),
         ),
@@ -142,7 +143,7 @@ fn is_accepted(verdict: &Verdict, in_force: bool) -> Finding {
 }
 
 /// Whether the shard has what it asks for. What others go on wanting is `Disjoint`'s to tell.
-fn complete(verdict: &Verdict, in_force: bool) -> Finding {
+fn complete(name: &ShardName, verdict: &Verdict, in_force: bool) -> Finding {
     const TYPE: ConditionType = ConditionType::Complete;
     if !in_force {
         nothing_in_force(TYPE)
@@ -150,11 +151,14 @@ fn complete(verdict: &Verdict, in_force: bool) -> Finding {
         let message = format!(
             "waiting for {}: granted here without further action once every router has let go of them there; all else \
              is in force",
-            some_of(&verdict.awaited, ", ")
+            some_contested(&verdict.awaited, name.namespace())
         );
         Finding::fails(TYPE, ConditionReason::HandoverPending, message)
     } else if verdict.refusal.is_none() && !verdict.conflicts.is_empty() {
-        let message = format!("other shards have {}", some_of(&verdict.conflicts, ", "));
+        let message = format!(
+            "other shards have {}",
+            some_contested(&verdict.conflicts, name.namespace())
+        );
         Finding::fails(TYPE, ConditionReason::Overlap, message)
     } else {
         Finding::holds(TYPE, "the shard has every namespace that it asks for")
@@ -162,7 +166,7 @@ fn complete(verdict: &Verdict, in_force: bool) -> Finding {
 }
 
 /// `is_home`: without clusters it has no pairs that anybody could look for at others.
-fn disjoint(verdict: &Verdict, is_home: bool) -> Finding {
+fn disjoint(name: &ShardName, verdict: &Verdict, is_home: bool) -> Finding {
     const TYPE: ConditionType = ConditionType::Disjoint;
     if is_home {
         return Finding::unknown(TYPE, ConditionReason::NotArbitrated, NOT_ARBITRATED);
@@ -170,7 +174,10 @@ fn disjoint(verdict: &Verdict, is_home: bool) -> Finding {
     if verdict.conflicts.is_empty() {
         return Finding::holds(TYPE, "no pair of cluster and namespace is another shard's");
     }
-    let message = format!("owned by other shards: {}", some_of(&verdict.conflicts, ", "));
+    let message = format!(
+        "owned by other shards: {}",
+        some_contested(&verdict.conflicts, name.namespace())
+    );
     Finding::fails(TYPE, ConditionReason::Overlap, message)
 }
 
@@ -180,9 +187,10 @@ mod tests {
 
     #[test]
     fn what_shards_without_clusters_share_is_not_known() {
-        let said = disjoint(&Verdict::default(), true);
+        let name = ShardName::new("ops", "a").unwrap();
+        let said = disjoint(&name, &Verdict::default(), true);
         assert_eq!((said.status, said.reason), (None, ConditionReason::NotArbitrated));
         assert!(said.message.contains("spec.clusters is absent"), "{}", said.message);
-        assert_eq!(disjoint(&Verdict::default(), false).status, Some(true));
+        assert_eq!(disjoint(&name, &Verdict::default(), false).status, Some(true));
     }
 }

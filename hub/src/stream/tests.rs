@@ -358,7 +358,7 @@ async fn a_namespace_moves_only_after_its_release_was_acknowledged() {
     };
     let verdict = b(&hub).unwrap();
     assert_eq!(verdict.refusal, None);
-    assert_eq!(verdict.awaited[0].to_string(), "east/ns-b (of ops/a)");
+    assert_eq!(verdict.awaited[0].told_in("ops"), "east/ns-b (of ops/a)");
     hub.until("b has it", |hub| (owner(hub).as_deref() == Some("b")).then_some(()))
         .await;
     assert!(b(&hub).unwrap().awaited.is_empty());

@@ -161,6 +161,16 @@ impl Judgements {
         let mut judged = Fields::new();
         add(&mut judged, unsteady);
         add(&mut docket.judged, each(&judged));
+        // Which epochs a member takes of a namespace depends on all operators that have it.
+        let clusters: BTreeSet<_> = docket.judged.values().flatten().cloned().collect();
+        for cluster in &clusters {
+            let beside = ledger.shared_in(cluster);
+            let beside = beside.filter(|(_, pairs)| pairs.may_want_fences());
+            add(
+                &mut docket.judged,
+                beside.map(|(operator, _)| (operator, cluster.as_str())),
+            );
+        }
         docket
     }
 

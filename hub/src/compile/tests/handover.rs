@@ -8,12 +8,12 @@ impl World {
     /// Pairs that a shard waits for.
     fn awaited(&self, name: &str) -> Vec<String> {
         let awaited = &self.shards[&shard_name(name)].awaited;
-        awaited.iter().map(ToString::to_string).collect()
+        awaited.iter().map(|awaited| awaited.told_in("ops")).collect()
     }
 
     fn conflicts(&self, name: &str) -> Vec<String> {
         let conflicts = &self.shards[&shard_name(name)].conflicts;
-        conflicts.iter().map(ToString::to_string).collect()
+        conflicts.iter().map(|conflict| conflict.told_in("ops")).collect()
     }
 }
 

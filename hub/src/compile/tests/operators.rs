@@ -5,6 +5,9 @@ use portolan_crds::{Contention, OperatorName};
 
 use super::*;
 
+mod bounds;
+mod words;
+
 const ALL: u64 = u64::MAX;
 
 /// A fleet of a new ledger.

@@ -60,6 +60,16 @@ fn what_no_api_server_gives_out_is_refused() {
             ..v1::NamespaceDelta::default()
         })
     };
+    let open = |epochs: u64| {
+        Report::Namespaces(v1::NamespaceDelta {
+            upserted: vec![v1::NamespaceFact {
+                name: "open".to_owned(),
+                epochs: (1..=epochs).collect(),
+                ..Default::default()
+            }],
+            ..v1::NamespaceDelta::default()
+        })
+    };
     let allowed = |length: usize| {
         Report::Allowed(v1::Allowed {
             service_accounts: vec!["x".repeat(length)],
@@ -79,6 +89,7 @@ fn what_no_api_server_gives_out_is_refused() {
     let refused = [
         namespace(&"x".repeat(1 << 20), 1),
         namespace("../ns", 1),
+        open(257),
         allowed(1 << 20),
         token(1 << 20),
     ];
@@ -86,7 +97,7 @@ fn what_no_api_server_gives_out_is_refused() {
         let refusal = facts.apply_report("east", 1, report).unwrap_err();
         assert!(refusal.to_string().len() < 300, "{refusal}");
     }
-    for report in [namespace("ns", 63), allowed(63), token(2_000)] {
+    for report in [namespace("ns", 63), open(256), allowed(63), token(2_000)] {
         assert_eq!(folded(&mut facts, 1, report), Change::Compile);
     }
     folded(&mut facts, 1, namespace("ns", 1 << 20));

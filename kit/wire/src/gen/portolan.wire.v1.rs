@@ -1340,7 +1340,7 @@ pub struct PairEpoch {
     pub cluster: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub namespace: ::prost::alloc::string::String,
-    /// `owner_count` of the grant.
+    /// `owner_count` of the grant: no two owners of a namespace have the same, of whatever operators.
     #[prost(uint64, tag = "3")]
     pub epoch: u64,
 }
