@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use kube::Api;
 use portolan_crds::ShardingConfig;
@@ -18,6 +20,7 @@ use portolan_tests::programs::argument;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{HUB, Plan, World};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 const SHOP: &str = "/api/v1/namespaces/shop-a/configmaps";
@@ -149,6 +152,70 @@ async fn moved(world: &World, to: &str) {
     .await;
 }
 
+/// Creates of ConfigMaps whose names begin so wait for whatever takes connections at this port and says nothing.
+fn hanging(port: u16, ca_pem: &str) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "hangs"},
+        "webhooks": [{
+            "name": "hangs.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "failurePolicy": "Ignore", "timeoutSeconds": 30,
+            "clientConfig": {"url": format!("https://127.0.0.1:{port}/"), "caBundle": STANDARD.encode(ca_pem)},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
+            "matchConditions": [{"name": "slow", "expression": "object.metadata.name.startsWith('slow-')"}],
+        }],
+    })
+}
+
+/// A handover waits for the writes of its own giver: it is over while another operator's, which were admitted before it began, are not.
+async fn no_slow_write_of_another_is_waited_for(world: &World, moves: &[(&str, &Door)]) {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let webhook = hanging(silent.local_addr().unwrap().port(), world.cluster("east").ca_pem());
+    let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    let direct = world.direct_door("east").await.unwrap();
+    assert_eq!(direct.post(hooks, &webhook).await.unwrap().status, 201);
+    let other = world.merged_door("prometheus").await.unwrap();
+    let mut held = Vec::new();
+    for (at, (taker, door)) in moves.iter().enumerate() {
+        let (mut slow, mut tried) = (JoinSet::new(), 0);
+        // The API server may not have heard of the webhook yet.
+        while held.len() == at {
+            let (name, other) = (format!("slow-{at}-{tried}"), other.clone());
+            tried += 1;
+            let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+            slow.spawn(async move { other.post(SHOP, &object).await.unwrap().status });
+            tokio::select! {
+                waits = silent.accept() => held.push(waits.unwrap().0),
+                answered = slow.join_next() => assert_eq!(answered.unwrap().unwrap(), 201),
+            }
+        }
+        moved(world, taker).await;
+        writes(door, &format!("beside-slow-{at}")).await;
+        assert!(
+            slow.try_join_next().is_none(),
+            "it was over before the other's write was"
+        );
+        slow.shutdown().await;
+    }
+    let path = format!("{hooks}/hangs");
+    let gone = direct.ask(request(Method::DELETE, &path, &[], b"").unwrap()).await;
+    assert_eq!(gone.unwrap().status, 200);
+}
+
+/// Who has taken shop-a over makes this ConfigMap there.
+async fn writes(taker: &Door, name: &str) {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    eventually("the taker writes", || async {
+        let answer = taker.post(SHOP, &object).await.unwrap();
+        if answer.status == 201 {
+            Ok(())
+        } else {
+            Err(answer.message())
+        }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_operator_hands_over_while_another_writes() {
     let world = world().await;
@@ -165,21 +232,15 @@ async fn one_operator_hands_over_while_another_writes() {
         let (taker, door) = &doors[at % 2];
         moved(&world, taker).await;
         let name = format!("of-{at}");
+        writes(door, &name).await;
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
-        eventually("the taker writes", || async {
-            let answer = door.post(SHOP, &object).await.unwrap();
-            if answer.status == 201 {
-                Ok(())
-            } else {
-                Err(answer.message())
-            }
-        })
-        .await;
         let (_, giver) = &doors[(at + 1) % 2];
         let answer = giver.post(SHOP, &object).await.unwrap();
         assert_eq!(answer.status, 403, "{}", answer.message());
         writer.writes_on().await;
     }
+    let [back, again] = &doors;
+    no_slow_write_of_another_is_waited_for(&world, &[(back.0, &back.1), (again.0, &again.1)]).await;
     all_are_fenced(&world).await;
     let after = open(&world).await;
     assert_eq!(after.len(), 2, "{after:?}");

@@ -143,6 +143,13 @@ pub(crate) struct WriteGrant {
     pub(crate) fenced: bool,
 }
 
+impl WriteGrant {
+    /// The member, the namespace and the shard: what the write is counted by.
+    pub(crate) fn pair<'a>(&'a self, target: &'a Target) -> (&'a Arc<str>, &'a str, &'a str) {
+        (&target.cluster, &self.namespace, &self.shard)
+    }
+}
+
 /// What `rewrite` changes. Default: nothing but headers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rewrite {

@@ -472,7 +472,13 @@ impl Call<'_> {
         };
         span::identified(&name, shard.as_deref());
         let child = shard.as_deref().and_then(|shard| shard.rsplit_once('/'));
-        self.completion.record.child = child.and_then(|(_, name)| ChildRole::of_name(name));
+        let child = child.and_then(|(_, name)| ChildRole::of_name(name));
+        if child.is_some()
+            && let Caller::Pod(view) = caller
+        {
+            self.completion.record.operator = view.operator().into();
+        }
+        self.completion.record.child = child;
         self.completion.names.caller = Some(name);
         self.completion.names.shard = shard;
     }

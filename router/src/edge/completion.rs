@@ -141,13 +141,16 @@ mod tests {
         let metrics = Arc::new(RequestMetrics::default());
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        for (child, code) in [
-            (Some(ChildRole::Canary), 422),
-            (Some(ChildRole::Normal), 200),
-            (None, 500),
-        ] {
+        let many = (0..100).map(|number| (Some(ChildRole::Normal), 200, format!("ops/o-{number:02}")));
+        let few = [
+            (Some(ChildRole::Canary), 422, "ops/o-00".to_owned()),
+            (Some(ChildRole::Normal), 200, "ops/o-00".to_owned()),
+            (None, 500, "ops/o-00".to_owned()),
+        ];
+        for (child, code, operator) in few.into_iter().chain(many) {
             let mut completion = Completion::new(metrics.clone(), Names::default(), None);
             completion.record.child = child;
+            completion.record.operator = operator.into();
             completion.record.verb = Some(Verb::Patch);
             completion.answered(StatusCode::from_u16(code).unwrap(), false);
         }
@@ -157,10 +160,15 @@ mod tests {
         let mut lines: Vec<_> = lines.collect();
         lines.sort_unstable();
         let expected = [
-            r#"by_child_total{child="canary",verb="patch",code="4xx"} 1"#,
-            r#"by_child_total{child="normal",verb="patch",code="2xx"} 1"#,
+            r#"by_child_total{operator="ops/o-00",child="canary",verb="patch",code="4xx"} 1"#,
+            r#"by_child_total{operator="ops/o-00",child="normal",verb="patch",code="2xx"} 2"#,
+            r#"by_child_total{operator="ops/o-01",child="normal",verb="patch",code="2xx"} 1"#,
         ];
-        assert_eq!(lines, expected);
+        assert_eq!(lines[..3], expected);
+        // So many by name, and all others as one.
+        assert_eq!(lines.len(), 1 + 64 + 1);
+        let others = r#"by_child_total{operator="other",child="normal",verb="patch",code="2xx"} 36"#;
+        assert!(lines.contains(&others), "{lines:?}");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Requests, told once each when they are over (`edge::RequestRecord`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use portolan_crds::partition::ChildRole;
 use portolan_runtime::metrics::{Recent, TracedSeconds, TracedSeries, observe_traced};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -23,6 +25,11 @@ use crate::value::traffic::TrafficClass;
 const SECONDS: [f64; 15] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
+
+/// Operators that are told of by name.
+const MOST_OPERATORS: usize = 64;
+/// All others. No operator has this name: theirs have a slash.
+const OTHER: &str = "other";
 
 /// All values are words of enums: closed sets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -50,9 +57,11 @@ struct MemberLabels {
     code: &'static str,
 }
 
-/// What a canary does beside the other children of its root. Not which shard: there may be a thousand.
+/// What a canary does beside the other children of its root. Not which shard: there may be a thousand. Of operators so many as there
+/// is room for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChildLabels {
+    operator: Arc<str>,
     child: &'static str,
     verb: &'static str,
     code: &'static str,
@@ -92,6 +101,8 @@ pub(crate) struct RequestMetrics {
     /// Series of these three by what they are told of.
     recent: Recent<RequestKey, RequestSeries>,
     children: Family<ChildLabels, Counter>,
+    /// The operators that are told of by name. A mutex: of requests of roots' children alone, and held for a look.
+    operators: Mutex<BTreeSet<Arc<str>>>,
     audited: Family<AuditLabels, Counter>,
     answer_bytes: Counter,
     in_flight: Gauge,
@@ -107,6 +118,7 @@ impl Default for RequestMetrics {
             members: Family::default(),
             recent: Recent::default(),
             children: Family::default(),
+            operators: Mutex::default(),
             audited: Family::default(),
             answer_bytes: Counter::default(),
             in_flight: Gauge::default(),
@@ -186,12 +198,29 @@ impl RequestMetrics {
                 ChildRole::Canary => "canary",
                 ChildRole::Normal => "normal",
             };
-            self.children.get_or_create(&ChildLabels { child, verb, code }).inc();
+            let operator = self.told_operator(&record.operator);
+            let labels = ChildLabels {
+                operator,
+                child,
+                verb,
+                code,
+            };
+            self.children.get_or_create(&labels).inc();
         }
         if record.audited {
             self.audited.get_or_create(&AuditLabels { verb, rule }).inc();
         }
         self.answer_bytes.inc_by(record.bytes);
+    }
+
+    /// Authors choose the names: those that come first are told, and all others as one.
+    fn told_operator(&self, operator: &Arc<str>) -> Arc<str> {
+        let mut told = self.operators.lock();
+        if told.contains(operator) || told.len() < MOST_OPERATORS && told.insert(operator.clone()) {
+            operator.clone()
+        } else {
+            OTHER.into()
+        }
     }
 
     fn series(&self, key: &RequestKey) -> RequestSeries {

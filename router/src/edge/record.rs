@@ -17,6 +17,8 @@ pub(crate) struct RequestRecord {
     pub(crate) verb: Option<Verb>,
     /// Of a caller whose shard is a root's child.
     pub(crate) child: Option<ChildRole>,
+    /// Of those, which program that is: with whose shards its shard contends.
+    pub(crate) operator: Arc<str>,
     /// `None` when the request did not come as far as a plan.
     pub(crate) rule: Option<Rule>,
     /// `None` when nothing was to be forwarded.
@@ -64,6 +66,7 @@ impl Default for RequestRecord {
         Self {
             verb: None,
             child: None,
+            operator: Arc::default(),
             rule: None,
             class: None,
             cluster: None,

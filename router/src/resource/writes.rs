@@ -1,5 +1,6 @@
-//! Writes that are open at members, by the grant of the (cluster, namespace) pair by which they left: what the hub asks about a
-//! pair that is being released (`docs/semantics.md#handover`).
+//! Writes that are open at members, by the shard whose grant of the (cluster, namespace) pair they left by: what the hub asks about
+//! a pair that is being released (`docs/semantics.md#handover`). Writes of other shards are nothing to it: where several operators
+//! have the namespace, their epochs go on, and a handover of one waits for no write of another.
 //!
 //! Of a pair it is said that its writes are answered only where that is known of all of them. A write whose answer never came
 //! may still be carried out; and of what an earlier process of this router's name has sent nobody can tell, unless its state
@@ -19,6 +20,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
+use portolan_crds::names::ShardName;
 use portolan_wire::protocol::UNDER_WAY_FOR;
 use portolan_wire::v1;
 use tokio::sync::Notify;
@@ -33,11 +35,23 @@ const MAX_BARE: usize = 10_000;
 /// How long a write that said no epoch may be carried out after its answer was lost. No API server works longer on a request.
 const LOST_FOR: Duration = Duration::from_mins(1);
 
-/// In place of the cluster, of writes of leader locks: no cluster has this name.
+/// In place of cluster and namespace, of writes of leader locks: none has this name.
 const LOCKS: &str = "";
 
-/// Cluster and namespace; of leader locks [`LOCKS`] and the ShardingConfig.
-type Pair = (Arc<str>, Arc<str>);
+/// Cluster, namespace, and the ShardingConfig that has it; of leader locks [`LOCKS`] twice.
+type Pair = (Arc<str>, Arc<str>, Arc<str>);
+
+/// A pair as [`Pair`], in words of a request.
+pub(crate) type PairOf<'a> = (&'a Arc<str>, &'a str, &'a str);
+
+fn pair((cluster, namespace, shard): PairOf<'_>) -> Pair {
+    (cluster.clone(), Arc::from(namespace), Arc::from(shard))
+}
+
+/// As the snapshot has it.
+fn of_snapshot((cluster, namespace, shard): (&Arc<str>, &str, &ShardName)) -> Pair {
+    pair((cluster, namespace, &shard.to_string()))
+}
 
 /// Open and lost writes of this process.
 #[derive(Debug)]
@@ -51,7 +65,7 @@ pub(crate) struct Writes {
     awaited: AtomicBool,
     /// A write of something that is awaited is over.
     over: Notify,
-    /// Namespaces without an annotation, with the epoch of the write that was refused, and when.
+    /// Pairs whose namespace has no annotation, with the epoch of the write that was refused, and when.
     bare: DashMap<Pair, (u64, Instant)>,
     /// The hub has told all that it knows on a stream that is open.
     hears_hub: AtomicBool,
@@ -103,8 +117,8 @@ pub(crate) struct Write {
 impl Writes {
     /// To be called before it is looked whether the grant still holds: what is not counted by then does not leave. The epoch is
     /// the one that the write says, if it says any.
-    pub(crate) fn begin(self: &Arc<Self>, cluster: &Arc<str>, namespace: &str, epoch: Option<u64>) -> Write {
-        let pair = (cluster.clone(), Arc::from(namespace));
+    pub(crate) fn begin(self: &Arc<Self>, of: PairOf<'_>, epoch: Option<u64>) -> Write {
+        let pair = pair(of);
         self.pairs.entry(pair.clone()).or_default().count += 1;
         Write {
             all: self.clone(),
@@ -116,7 +130,7 @@ impl Writes {
 
     /// [`Self::begin`], of a write of the leader lock of `shard`. It says no epoch.
     pub(crate) fn begin_of_lock(self: &Arc<Self>, shard: &str) -> Write {
-        self.begin(&LOCKS.into(), shard, None)
+        self.begin((&LOCKS.into(), LOCKS, shard), None)
     }
 
     /// Whether no write of the leader lock of `shard` is open, nor may be carried out yet. Where it is not so, it is to be
@@ -124,7 +138,7 @@ impl Writes {
     pub(crate) fn is_lock_idle(&self, shard: &str) -> bool {
         // Before it is looked: what ends from here on wakes.
         let others = self.awaited.swap(true, Ordering::SeqCst);
-        let (is_open, is_idle) = match self.pairs.get(&(LOCKS.into(), Arc::from(shard))) {
+        let (is_open, is_idle) = match self.pairs.get(&pair((&LOCKS.into(), LOCKS, shard))) {
             Some(open) => (open.count > 0, open.count == 0 && !open.has_lost(0)),
             None => (false, true),
         };
@@ -138,9 +152,7 @@ impl Writes {
     pub(crate) fn inherit(&self, snapshot: &Snapshot) {
         let mut inherited = self.inherited.lock();
         if inherited.is_none() {
-            let pairs = snapshot.pairs();
-            let pairs =
-                pairs.map(|(cluster, namespace, pair)| ((cluster.clone(), namespace.clone()), pair.owner_count));
+            let pairs = snapshot.pairs().map(|(of, known)| (of_snapshot(of), known.owner_count));
             *inherited = Some(pairs.collect());
         }
     }
@@ -176,10 +188,10 @@ impl Writes {
         let mut answered = v1::WritesAnswered::default();
         let releasing = snapshot
             .pairs()
-            .filter(|(_, _, pair)| pair.state == GrantState::Releasing);
-        for (cluster, namespace, pair) in releasing {
-            let key = (cluster.clone(), namespace.clone());
-            let epoch = pair.owner_count;
+            .filter(|(_, known)| known.state == GrantState::Releasing);
+        for (of, known) in releasing {
+            let key = of_snapshot(of);
+            let epoch = known.owner_count;
             let open = self.pairs.get(&key);
             let is_open = open.as_ref().is_some_and(|open| open.count > 0);
             let is_lost = open.is_some_and(|open| open.has_lost(epoch));
@@ -187,8 +199,8 @@ impl Writes {
             let is_inherited = inherited.get(&key) == Some(&epoch) && !self.is_earlier_over();
             if !is_open && !is_lost && !is_inherited {
                 answered.pairs.push(v1::PairEpoch {
-                    cluster: cluster.to_string(),
-                    namespace: namespace.to_string(),
+                    cluster: key.0.to_string(),
+                    namespace: key.1.to_string(),
                     epoch,
                 });
             }
@@ -196,7 +208,7 @@ impl Writes {
         self.awaited.store(awaited, Ordering::SeqCst);
         answered
             .pairs
-            .sort_by(|a, b| (&a.cluster, &a.namespace).cmp(&(&b.cluster, &b.namespace)));
+            .sort_by(|a, b| (&a.cluster, &a.namespace, a.epoch).cmp(&(&b.cluster, &b.namespace, b.epoch)));
         Some(answered)
     }
 
@@ -206,20 +218,20 @@ impl Writes {
     }
 
     /// A member said that the namespace has no annotation, when it refused a write of this epoch.
-    pub(crate) fn has_no_epoch(&self, cluster: &Arc<str>, namespace: &str, epoch: u64) {
+    pub(crate) fn has_no_epoch(&self, of: PairOf<'_>, epoch: u64) {
         let now = Instant::now();
         self.bare.retain(|_, (_, since)| now - *since < BARE_FOR);
         if self.bare.len() < MAX_BARE {
-            self.bare.insert((cluster.clone(), Arc::from(namespace)), (epoch, now));
+            self.bare.insert(pair(of), (epoch, now));
         }
     }
 
     /// Whether a write of this epoch is to say none.
-    pub(crate) fn says_no_epoch(&self, cluster: &Arc<str>, namespace: &str, epoch: u64) -> bool {
+    pub(crate) fn says_no_epoch(&self, of: PairOf<'_>, epoch: u64) -> bool {
         if self.bare.is_empty() || !self.hears_hub.load(Ordering::SeqCst) {
             return false;
         }
-        let bare = self.bare.get(&(cluster.clone(), Arc::from(namespace)));
+        let bare = self.bare.get(&pair(of));
         bare.is_some_and(|bare| bare.0 == epoch && bare.1.elapsed() < BARE_FOR)
     }
 

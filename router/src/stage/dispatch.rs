@@ -256,9 +256,8 @@ impl Leg {
             return Some(replanner.writes().begin_of_lock(view.shard()?));
         }
         let grant = self.forward.grant.as_ref()?;
-        let cluster = &self.forward.target.cluster;
         let said = grant.fenced.then_some(grant.epoch);
-        Some(replanner.writes().begin(cluster, &grant.namespace, said))
+        Some(replanner.writes().begin(grant.pair(&self.forward.target), said))
     }
 
     /// A namespace that was made anew is not annotated yet, and its member would refuse every epoch.
@@ -266,8 +265,9 @@ impl Leg {
         let (Some(grant), Some(replanner)) = (&mut self.forward.grant, &self.replanner) else {
             return;
         };
-        let cluster = &self.forward.target.cluster;
-        grant.fenced &= !replanner.writes().says_no_epoch(cluster, &grant.namespace, grant.epoch);
+        let pair = grant.pair(&self.forward.target);
+        let bare = replanner.writes().says_no_epoch(pair, grant.epoch);
+        grant.fenced &= !bare;
     }
 
     /// How urgent it is at its member, as far as the request tells.

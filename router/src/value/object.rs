@@ -9,6 +9,7 @@ mod unambiguous;
 
 use std::collections::BTreeMap;
 
+use portolan_crds::names::is_dns_subdomain;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -65,6 +66,24 @@ pub(crate) struct ObjectMeta {
     pub(crate) uid: Option<String>,
     /// It is on its way out.
     pub(crate) deletion_timestamp: Option<String>,
+    annotations: Option<Noted>,
+}
+
+/// What is read of annotations.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Noted {
+    /// [`portolan_crds::labels::DECIDES`].
+    #[serde(rename = "ctrlmesh.kusionstack.io/decides")]
+    decides: Option<String>,
+}
+
+impl ObjectMeta {
+    /// The member that decides about an object of a replicated kind, if it says so in words of Portolan's.
+    pub(crate) fn decides(&self) -> Option<&str> {
+        let decides = self.annotations.as_ref()?.decides.as_deref();
+        decides.filter(|cluster| is_dns_subdomain(cluster))
+    }
 }
 
 /// The metadata of an object in JSON, of which nothing else is kept.

@@ -91,10 +91,10 @@ impl Snapshot {
         self.owned_by(cluster, namespace).map(|owned| &owned.shard)
     }
 
-    /// The one among them that contends for namespaces with `shard`, or that is it.
-    pub(crate) fn contender(&self, shard: &Shard, cluster: &str, namespace: &str) -> Option<&ShardName> {
+    /// The one among them that is of this operator, and contends for namespaces with all of its shards.
+    pub(crate) fn contender(&self, operator: &str, cluster: &str, namespace: &str) -> Option<&ShardName> {
         let mut owned = self.owned_by(cluster, namespace);
-        let contender = owned.find(|owned| *owned.operator == *shard.operator());
+        let contender = owned.find(|owned| *owned.operator == *operator);
         contender.map(|owned| &owned.shard)
     }
 
@@ -115,11 +115,13 @@ impl Snapshot {
         )
     }
 
-    /// Each pair that a shard has: its member, its namespace, and the pair.
-    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, &Pair)> {
+    /// Each pair that a shard has: its member, its namespace and the shard, with what is known of it.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = ((&Arc<str>, &str, &ShardName), &Pair)> {
         self.ownership.iter().flat_map(|(cluster, shards)| {
-            let owned = shards.values().flat_map(|owned| &owned.namespaces);
-            owned.map(move |(namespace, pair)| (cluster, namespace, pair))
+            shards.iter().flat_map(move |(shard, owned)| {
+                let pairs = owned.namespaces.iter();
+                pairs.map(move |(namespace, pair)| ((cluster, &**namespace, shard), pair))
+            })
         })
     }
 

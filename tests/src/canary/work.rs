@@ -172,10 +172,11 @@ impl World {
     /// What the router counts of patches by callers of such a child that were answered by an error.
     pub async fn errors(&self, child: &str) -> anyhow::Result<u64> {
         let text = admin_get(&self.fleet.process("router")?.admin, "/metrics").await?;
-        let of_child = format!("portolan_router_requests_by_child_total{{child=\"{child}\",verb=\"patch\"");
-        let lines = text
-            .lines()
-            .filter(|line| line.starts_with(&of_child) && !line.contains("code=\"2xx\""));
+        let of_child = format!("child=\"{child}\",verb=\"patch\"");
+        let lines = text.lines().filter(|line| {
+            let is_told = line.starts_with("portolan_router_requests_by_child_total{") && line.contains(&of_child);
+            is_told && !line.contains("code=\"2xx\"")
+        });
         let counts = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
         Ok(counts.sum())
     }

@@ -10,6 +10,8 @@ mod absence;
 use std::sync::Arc;
 
 pub(crate) use self::absence::{Absent, Presence, Unowned};
+use portolan_crds::labels::DECIDES;
+
 use super::Candidate;
 use crate::value::classify::path_in;
 use crate::value::fault::Fault;
@@ -53,6 +55,8 @@ pub(crate) struct Holder {
     pub(crate) one_of: bool,
     /// The first candidate decides for all: what would be made is made there, whoever else has one.
     pub(crate) replicated: bool,
+    /// Its kind is the same everywhere: another one decides where the object says so.
+    pub(crate) alike: bool,
     /// Why a member that may have it is no candidate: what no candidate has is not known to be nowhere.
     pub(crate) unasked: Option<Fault>,
 }
@@ -121,6 +125,12 @@ impl Holder {
 }
 
 impl Holder {
+    /// The refusal of a write about which a member decides that is none of the candidates.
+    pub(crate) fn decided_elsewhere(&self, decides: &str) -> Fault {
+        let conflict = || decided_elsewhere(&self.object, decides);
+        self.unasked.clone().unwrap_or_else(conflict)
+    }
+
     /// Whether every member is to be asked, and none is enough.
     pub(crate) fn asks_all(&self) -> bool {
         self.writes && self.one_of
@@ -174,6 +184,14 @@ impl Choose {
         };
         told || self.candidates.iter().any(|one| one.forward.gathers())
     }
+}
+
+/// The refusal of a write of what is the same everywhere and none of the shard's members decides about.
+pub(crate) fn decided_elsewhere(object: &str, decides: &str) -> Fault {
+    Fault::Conflict(format!(
+        "member cluster {decides} decides about {object}, as its annotation {DECIDES} says, and is no member of this shard that can be \
+         asked: write it through a shard that has that member, or take the annotation off in each member"
+    ))
 }
 
 /// What is said of one name that several members have.

@@ -30,7 +30,7 @@ impl Merged<'_> {
             _ => {
                 let mut forward = self.limited(&self.shard.primary_cluster, resource, None)?;
                 forward.needs.extend(self.twins(resource)?);
-                forward.replicas = self.replicas(resource);
+                forward.replicas = self.replicas(resource, &self.shard.primary_cluster);
                 Ok((Rule::ClusterScoped, forward.into()))
             }
         }
@@ -40,12 +40,9 @@ impl Merged<'_> {
         let is_alike = self.is_replicated(resource);
         let replicated = is_alike && resource.subresource.is_none();
         if replicated && self.verb() == Verb::Delete {
-            let mut parts = self.delete_everywhere(resource)?;
-            let plan = match parts.len() {
-                1 => parts.swap_remove(0).forward.into(),
-                _ => Plan::DeleteEach(parts),
-            };
-            return Ok((Rule::ClusterScoped, plan));
+            // Of one member, too: the object says who decides about it.
+            let parts = self.delete_everywhere(resource)?;
+            return Ok((Rule::ClusterScoped, Plan::DeleteEach(parts)));
         }
         let holder = Holder {
             path: resource.object_path(),
@@ -53,6 +50,7 @@ impl Merged<'_> {
             writes: !self.route.request.is_read(),
             one_of: JOINED_BY_NAME.iter().any(|(group, kind)| resource.is(group, kind)),
             replicated,
+            alike: is_alike,
             unasked: None,
         };
         if is_alike && holder.writes {

@@ -336,12 +336,23 @@ impl Merged<'_> {
 
     pub(super) fn outside(&self, namespace: &str) -> Result<Located<'_>, Refusal> {
         let config = &self.shard.config;
-        let owner = self.shard.members.iter().find_map(|member| {
-            let owner = self.route.snapshot.contender(self.shard, &member.cluster, namespace)?;
-            Some((member, owner))
+        let (snapshot, members) = (self.route.snapshot, &self.shard.members);
+        let owner = members.iter().find_map(|member| {
+            let owner = snapshot.contender(self.shard.operator(), &member.cluster, namespace)?;
+            Some((&member.cluster, owner))
         });
+        // Whose it is another operator's shard has no say in, but where it is.
+        let has_any = |cluster: &&Arc<str>| snapshot.owners(cluster, namespace).next().is_some();
+        let there = owner.map(|(cluster, _)| cluster);
+        let there = there.or_else(|| members.iter().map(|member| &member.cluster).find(has_any));
         let whose = match owner {
-            Some((member, owner)) => format!("it belongs to shard {owner} in member cluster {}", member.cluster),
+            Some((cluster, owner)) => {
+                let owner = owner.told_in(config.namespace());
+                format!("it belongs to {owner} in member cluster {cluster}")
+            }
+            None if there.is_some() => {
+                format!("no shard of its operator owns it in the member clusters that {config} spans")
+            }
             None => format!("no shard owns it in the member clusters that {config} spans"),
         };
         let message = format!("namespace {namespace} is outside shard {config}: {whose}");
@@ -357,7 +368,7 @@ impl Merged<'_> {
         };
         Ok(Located {
             rule: Rule::OutsideAudited,
-            cluster: owner.map_or(fallback, |(member, _)| &member.cluster),
+            cluster: there.unwrap_or(fallback),
             warning: Some(message),
         })
     }

@@ -34,8 +34,10 @@ pub(crate) struct Twins {
     pub(crate) resource: ResourceRequest,
     /// The other members that may have one.
     pub(crate) others: Vec<Other>,
-    /// They may have one, but none that is on its way out.
+    /// They may have one, but none that is on its way out, nor one about which another member decides than `makes`.
     pub(crate) replicated: bool,
+    /// The member in which it is to be made.
+    pub(crate) makes: Arc<str>,
 }
 
 /// A member that may have an object of the name.

@@ -1,7 +1,8 @@
 //! Where a new Namespace goes (`docs/semantics.md#namespaces`).
 //!
-//! A new one goes to the member of its annotation, else by the shard's rules: to the one member that would have it, or to the
-//! default of several. One that no rule takes would be made for nobody, so it is refused. Pure: `preflight` gathers the body.
+//! A new one goes to the member of its annotation, else to where another operator's shard has the name, else by the shard's rules: to
+//! the one member that would have it, or to the default of several. One that no rule takes would be made for nobody, so it is refused.
+//! Pure: `preflight` gathers the body.
 
 use portolan_crds::labels::system_namespace;
 use portolan_crds::selector::Selector;
@@ -39,7 +40,7 @@ impl Choose {
     /// Which candidate a new Namespace goes to, from its body.
     pub(crate) fn place(&self, shard: &Shard, snapshot: &Snapshot, body: &[u8], content_type: Option<&str>) -> Chosen {
         let wanted = Wanted::read(shard.label_keys.cluster(), content_type, body)?;
-        let index = self.member(shard, &wanted)?;
+        let index = self.member((shard, snapshot), &wanted)?;
         let cluster = &self.candidates[index].forward.target.cluster;
         match doubt(shard, snapshot, cluster, &wanted) {
             None => Ok((index, None)),
@@ -54,7 +55,7 @@ impl Choose {
         }
     }
 
-    fn member(&self, shard: &Shard, wanted: &Wanted) -> Result<usize, Fault> {
+    fn member(&self, (shard, snapshot): (&Shard, &Snapshot), wanted: &Wanted) -> Result<usize, Fault> {
         if let Some(cluster) = &wanted.cluster {
             return self.named(cluster, shard);
         }
@@ -63,6 +64,15 @@ impl Choose {
             return self.named(&member.cluster, shard);
         }
         let cluster = |index: usize| &*self.candidates[index].forward.target.cluster;
+        // Another operator's shard has it: there it exists already.
+        let mut all = 0..self.candidates.len();
+        let is_anothers = |index: &usize| {
+            let (there, name) = (cluster(*index), &wanted.name);
+            snapshot.owners(there, name).next().is_some() && snapshot.contender(shard.operator(), there, name).is_none()
+        };
+        if let Some(there) = all.find(is_anothers).filter(|_| !wanted.name.is_empty()) {
+            return Ok(there);
+        }
         let may = |index: &usize| takes(shard, cluster(*index), wanted) != Some(false);
         let takers: Vec<usize> = (0..self.candidates.len()).filter(may).collect();
         let mut defaults = takers.iter().filter(|index| {
@@ -114,10 +124,13 @@ fn doubt(shard: &Shard, snapshot: &Snapshot, cluster: &str, wanted: &Wanted) -> 
             format!("the shard owns the one of member cluster {other}, which would shadow it"),
         ));
     }
-    if let Some(other) = snapshot.contender(shard, cluster, name)
+    if let Some(other) = snapshot.contender(shard.operator(), cluster, name)
         && *other != shard.config
     {
-        return Some((true, format!("it belongs to shard {other} there")));
+        return Some((
+            true,
+            format!("it belongs to {} there", other.told_in(shard.config.namespace())),
+        ));
     }
     match (owner, takes(shard, cluster, wanted)) {
         (Some((_, grant)), _) if grant.pair.state == GrantState::Releasing => {

@@ -1,6 +1,7 @@
 //! Kinds without namespace that mean the same in every member of a shard (`docs/semantics.md#replicated-kinds`).
 //!
-//! The primary decides about a write. What it made of it is applied to the others afterwards, by `fanout::replicate`; a deletion
+//! One member decides about a write: the primary, unless the object says another one, as shards of several operators may have
+//! several primaries. What it made of it is applied to the others afterwards, by `fanout::replicate`; a deletion
 //! goes to each member that has the object. Pure: which members these are is said here. Caller: `clusterwide`.
 
 use portolan_crds::selector::Selector;
@@ -12,7 +13,7 @@ use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::snapshot::Enforcement;
 
-/// What follows a write that the primary has carried out.
+/// What follows a write that the member has carried out which decides.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Replicas {
     /// What was written; without its name where the body gives that.
@@ -23,7 +24,7 @@ pub(crate) struct Replicas {
     pub(crate) others: Vec<Replica>,
 }
 
-/// Another member than the primary.
+/// Another member than that.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Replica {
     pub(crate) cluster: String,
@@ -46,8 +47,8 @@ impl Merged<'_> {
         kinds.any(|(group, kind)| resource.is(group, kind))
     }
 
-    /// What follows the write at the primary; `None` of what is not replicated, or has no other member to go to.
-    pub(super) fn replicas(&self, resource: &ResourceRequest) -> Option<Box<Replicas>> {
+    /// What follows the write at the member that `decides`; `None` of what is not replicated, or has no other member to go to.
+    pub(super) fn replicas(&self, resource: &ResourceRequest, decides: &str) -> Option<Box<Replicas>> {
         let writes = matches!(self.verb(), Verb::Create | Verb::Update | Verb::Patch);
         let follows = match resource.subresource.as_deref() {
             None => true,
@@ -58,7 +59,7 @@ impl Merged<'_> {
         if !writes || !follows || !self.is_replicated(resource) || self.is_dry_run() {
             return None;
         }
-        let others = self.other_members(resource);
+        let others = self.members_beside(decides, resource);
         (!others.is_empty()).then(|| {
             Box::new(Replicas {
                 resource: resource.clone(),
@@ -73,8 +74,11 @@ impl Merged<'_> {
     }
 
     pub(super) fn other_members(&self, resource: &ResourceRequest) -> Vec<Replica> {
-        let primary = &*self.shard.primary_cluster;
-        let others = self.holders().filter(|cluster| *cluster != primary);
+        self.members_beside(&self.shard.primary_cluster, resource)
+    }
+
+    fn members_beside(&self, decides: &str, resource: &ResourceRequest) -> Vec<Replica> {
+        let others = self.holders().filter(|cluster| *cluster != decides);
         let others = others.map(|cluster| Replica {
             cluster: cluster.to_owned(),
             way: self.way(cluster, resource),
@@ -115,29 +119,29 @@ impl Merged<'_> {
         self.limits(resource, None).filter(|_| enforced)
     }
 
-    /// A write of one object that is there: the primary decides if it has it, whoever else cannot be asked. What it has not may be
-    /// one other's own.
+    /// A write of one object that is there: the primary decides if it has it, whoever else cannot be asked, or whom its object names.
+    /// What it has not may be one other's own, which nobody follows unless its object says so.
     pub(super) fn write_replicated(&self, resource: &ResourceRequest, mut holder: Holder) -> Result<Plan, Refusal> {
         let mut primary = self.limit_candidate(&self.shard.primary_cluster, resource)?;
-        primary.forward.replicas = self.replicas(resource);
+        primary.forward.replicas = self.replicas(resource, &self.shard.primary_cluster);
         let mut candidates = vec![primary];
         for Replica { cluster, way } in self.other_members(resource) {
             match way {
-                Way::Open(_) => candidates.push(self.limit_candidate(&cluster, resource)?),
+                Way::Open(_) => {
+                    let mut other = self.limit_candidate(&cluster, resource)?;
+                    other.forward.replicas = self.replicas(resource, &cluster);
+                    candidates.push(other);
+                }
                 // The caller has nothing there.
                 Way::Closed(_) => {}
                 Way::Unknown(fault) => holder.unasked = holder.unasked.or(Some(fault)),
             }
         }
-        let asks_nobody = holder.unasked.is_none() && candidates.len() == 1;
-        if asks_nobody && candidates.iter().all(|one| one.held.is_none()) {
-            return Ok(candidates.swap_remove(0).forward.into());
-        }
         let by = By::Holder(holder);
         Ok(Plan::Choose(Box::new(Choose { candidates, by })))
     }
 
-    /// A deletion: of each member's own object of the name, or of none. The primary comes first.
+    /// A deletion: of each member's own object of the name, or of none. The primary comes first, unless the object says otherwise.
     pub(super) fn delete_everywhere(&self, resource: &ResourceRequest) -> Result<Vec<Candidate>, Refusal> {
         let mut primary: Forward = self.limited(&self.shard.primary_cluster, resource, None)?;
         let mut parts = Vec::new();

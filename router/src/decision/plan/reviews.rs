@@ -193,6 +193,7 @@ impl Merged<'_> {
             writes: false,
             one_of: false,
             replicated: false,
+            alike: false,
             unasked: None,
         };
         match candidates {

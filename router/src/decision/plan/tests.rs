@@ -5,6 +5,7 @@ mod collections;
 mod labelled;
 mod locks;
 mod nodes;
+mod operators;
 mod past;
 mod places;
 mod replicated;

@@ -34,6 +34,7 @@ impl Merged<'_> {
                 resource: resource.clone(),
                 others,
                 replicated: false,
+                makes: self.shard.primary_cluster.clone(),
             }))
         }))
     }
@@ -51,6 +52,7 @@ impl Merged<'_> {
                 resource: resource.clone(),
                 others,
                 replicated: true,
+                makes: self.shard.primary_cluster.clone(),
             }))
         })
     }
@@ -90,6 +92,15 @@ pub(crate) fn leaving(resource: &ResourceRequest, name: &str, cluster: &str) -> 
     let kind = resource.kind();
     let message =
         format!("object is being deleted: {kind} {name:?} is being cleaned up in member cluster {cluster} yet");
+    already_exists(resource, name, message)
+}
+
+/// The refusal where another member decides about what is to be made, as a copy of it says.
+pub(crate) fn decided(resource: &ResourceRequest, name: &str, (cluster, decides): (&str, &str)) -> Fault {
+    let kind = resource.kind();
+    let message = format!(
+        "{kind} {name:?} already exists in member cluster {cluster}, and member cluster {decides} decides about it"
+    );
     already_exists(resource, name, message)
 }
 

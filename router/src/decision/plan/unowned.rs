@@ -114,6 +114,7 @@ impl Merged<'_> {
         Ok(Unowned {
             namespace: namespace.to_owned(),
             shard: self.shard.config.clone(),
+            operator: self.shard.operator().into(),
             rights: self.rights(resource, namespace)?,
             clusters: self.members().map(Arc::from).collect(),
             may_be_taken: self.members().any(|cluster| may_take(self.shard, cluster, namespace)),
@@ -123,6 +124,7 @@ impl Merged<'_> {
                 writes: !self.route.request.is_read(),
                 one_of: false,
                 replicated: false,
+                alike: false,
                 unasked: None,
             },
             lookable,

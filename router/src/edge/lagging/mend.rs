@@ -12,6 +12,7 @@ use super::{MOST_AT_ONCE, Outcome};
 use crate::decision::plan::{self, Forward, Plan, Replicas};
 use crate::edge::Edge;
 use crate::resource::routing::Routing;
+use crate::stage::fanout::FanOuts;
 use crate::stage::fanout::replicate::WITHIN;
 use crate::stage::fanout::replicate::stored::StoredVersions;
 use crate::stage::preflight::Pending;
@@ -48,11 +49,6 @@ async fn again(
     (asked, stored): (&ApiRequest, &StoredVersions),
     routing: &Arc<Routing>,
 ) -> Outcome {
-    let (forward, replicas) = match planned(caller, asked, routing) {
-        Now::Follows(forward, replicas) => (forward, replicas),
-        Now::Nothing => return Outcome::Settled,
-        Now::Unknown => return Outcome::Behind(Vec::new()),
-    };
     let (head, ()) = Request::new(()).into_parts();
     let received = Context::new();
     let pending = Pending {
@@ -64,6 +60,11 @@ async fn again(
         deadline: Instant::now() + WITHIN,
     };
     let fanouts = &edge.fanouts;
+    let (forward, replicas) = match planned(fanouts, pending).await {
+        Now::Follows(forward, replicas) => (forward, replicas),
+        Now::Nothing => return Outcome::Settled,
+        Now::Unknown => return Outcome::Behind(Vec::new()),
+    };
     // The primary's object is read by the right that there is now.
     if fanouts.may_read(&forward, caller).await.is_err() {
         return Outcome::Behind(Vec::new());
@@ -86,12 +87,15 @@ enum Now {
     Unknown,
 }
 
-/// As the write would be planned now.
-fn planned(caller: &Caller, asked: &ApiRequest, routing: &Routing) -> Now {
-    let plan = plan::plan(caller, asked, &routing.snapshot, &routing.kinds).plan;
-    let mut forward = match plan {
+/// As the write would be planned now, where the object says who decides about it.
+async fn planned(fanouts: &FanOuts, pending: Pending<'_>) -> Now {
+    let Routing { snapshot, kinds, .. } = &**pending.routing;
+    let mut forward = match plan::plan(pending.caller, pending.asked, snapshot, kinds).plan {
         Plan::Forward(forward) => forward,
-        Plan::Choose(mut choose) if !choose.candidates.is_empty() => Box::new(choose.candidates.swap_remove(0).forward),
+        Plan::Choose(choose) => match fanouts.chosen(*choose, pending).await {
+            Ok(forward) => forward,
+            Err(_) => return Now::Unknown,
+        },
         Plan::Refuse(_) => return Now::Unknown,
         _ => return Now::Nothing,
     };

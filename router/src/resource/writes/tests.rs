@@ -49,7 +49,7 @@ fn writes() -> Arc<Writes> {
 }
 
 fn begun(writes: &Arc<Writes>, epoch: u64) -> Write {
-    let mut write = writes.begin(&"east".into(), "a", Some(epoch));
+    let mut write = writes.begin((&"east".into(), "a", "ops/blue"), Some(epoch));
     write.leaves();
     write
 }
@@ -85,7 +85,7 @@ async fn a_write_whose_outcome_is_not_known_is_not_answered_while_it_may_be_unde
 #[tokio::test(start_paused = true)]
 async fn a_lost_write_that_said_no_epoch_is_of_every_epoch_for_a_minute() {
     let writes = writes();
-    let mut write = writes.begin(&"east".into(), "a", None);
+    let mut write = writes.begin((&"east".into(), "a", "ops/blue"), None);
     write.leaves();
     drop(write);
     assert_eq!(is_answered(&writes, 2), Some(false));
@@ -97,7 +97,7 @@ async fn a_lost_write_that_said_no_epoch_is_of_every_epoch_for_a_minute() {
 #[test]
 fn one_that_never_left_is_nothing() {
     let writes = writes();
-    drop(writes.begin(&"east".into(), "a", Some(2)));
+    drop(writes.begin((&"east".into(), "a", "ops/blue"), Some(2)));
     assert_eq!(is_answered(&writes, 2), Some(true));
 }
 
@@ -138,7 +138,7 @@ async fn nothing_is_over_while_a_write_is_open_or_lost() {
     drop(open);
     assert!(writes.is_over());
     drop(begun(&writes, 2));
-    let mut bare = writes.begin(&"east".into(), "b", None);
+    let mut bare = writes.begin((&"east".into(), "b", "ops/blue"), None);
     bare.leaves();
     drop(bare);
     assert!(!writes.is_over());
@@ -152,21 +152,83 @@ async fn nothing_is_over_while_a_write_is_open_or_lost() {
 async fn writes_say_no_epoch_for_a_while_where_their_member_has_none_and_only_while_the_hub_is_heard() {
     let writes = Arc::<Writes>::default();
     let (east, west) = (Arc::from("east"), Arc::from("west"));
-    let bare = |epoch| writes.says_no_epoch(&east, "ns-a", epoch);
+    let bare = |epoch| writes.says_no_epoch((&east, "ns-a", "ops/blue"), epoch);
+    let has_none = |epoch| writes.has_no_epoch((&east, "ns-a", "ops/blue"), epoch);
     let stream = writes.stream();
     stream.told();
     assert!(!bare(3));
-    writes.has_no_epoch(&east, "ns-a", 3);
+    has_none(3);
     assert!(bare(3));
     assert!(!bare(4), "another grant");
-    assert!(!writes.says_no_epoch(&west, "ns-a", 3));
+    assert!(!writes.says_no_epoch((&west, "ns-a", "ops/blue"), 3));
     tokio::time::advance(BARE_FOR).await;
     assert!(!bare(3), "by now it may be annotated");
-    writes.has_no_epoch(&east, "ns-a", 3);
+    has_none(3);
     drop(stream);
     assert!(!bare(3), "the namespace may be another's by now");
     let stream = writes.stream();
     assert!(!bare(3), "nor is it known before the hub has told");
     stream.told();
     assert!(bare(3));
+}
+
+/// Shards of two operators have the namespace, each in an epoch of its own.
+fn shared(blue: (u64, v1::GrantState), pink: (u64, v1::GrantState)) -> Arc<Snapshot> {
+    let owned = [("ops/blue", "ops/rollouts", blue), ("ops/pink", "ops/prometheus", pink)];
+    let owned = owned.map(|(shard, operator, (epoch, state))| {
+        let grant = v1::NamespaceGrant {
+            namespace: "a".into(),
+            owner_count: epoch,
+            state: state.into(),
+            ..v1::NamespaceGrant::default()
+        };
+        Body::Ownership(v1::Ownership {
+            cluster: "east".into(),
+            shard: shard.into(),
+            operator: operator.into(),
+            namespaces: vec![grant],
+            ..v1::Ownership::default()
+        })
+    });
+    told::upsert(&Snapshot::default(), "1", owned).snapshot.into()
+}
+
+/// What is open, lost and bare of one operator's shard is nothing to a handover of another's.
+#[tokio::test(start_paused = true)]
+async fn a_handover_waits_for_no_write_of_another_operator() {
+    use v1::GrantState::{Granted, Releasing};
+    let writes = Arc::new(Writes::default());
+    writes.inherit(&shared((2, Granted), (5, Granted)));
+    let answered = |blue, pink| {
+        let answered = writes.answered(&shared((3, blue), (6, pink))).unwrap();
+        let epochs = answered.pairs.iter().map(|pair| pair.epoch);
+        epochs.collect::<Vec<_>>()
+    };
+    let begin = |shard, epoch| {
+        let mut write = writes.begin((&"east".into(), "a", shard), epoch);
+        write.leaves();
+        write
+    };
+    let mut slow = begin("ops/pink", Some(6));
+    drop((begin("ops/pink", Some(6)), begin("ops/pink", None)));
+    assert_eq!(answered(Releasing, Granted), [3], "those of pink are nothing to blue");
+    assert_eq!(answered(Granted, Releasing), [0; 0]);
+    let mut own = begin("ops/blue", Some(3));
+    assert_eq!(answered(Releasing, Granted), [0; 0]);
+    own.answered();
+    drop(own);
+    assert_eq!(answered(Releasing, Releasing), [3]);
+    tokio::time::advance(UNDER_WAY_FOR).await;
+    assert_eq!(answered(Releasing, Releasing), [3], "one of pink is open");
+    slow.answered();
+    drop(slow);
+    assert_eq!(answered(Releasing, Releasing), [3, 6]);
+
+    let east = "east".into();
+    let stream = writes.stream();
+    stream.told();
+    writes.has_no_epoch((&east, "a", "ops/pink"), 6);
+    writes.has_no_epoch((&east, "a", "ops/blue"), 3);
+    assert!(writes.says_no_epoch((&east, "a", "ops/pink"), 6) && writes.says_no_epoch((&east, "a", "ops/blue"), 3));
+    assert!(!writes.says_no_epoch((&east, "a", "ops/blue"), 6));
 }

@@ -48,8 +48,8 @@ pub(super) async fn told(run: &Run, response: Response<Body>) -> Result<Response
     let why = || FencedOff::of(&message_of(&body)?, asked?);
     if let Some((grant, why)) = fenced.and_then(|grant| Some((grant, why()?))) {
         if let (FencedOff::HasNone, Some(replanner)) = (why, &run.leg.replanner) {
-            let cluster = &forward.target.cluster;
-            replanner.writes().has_no_epoch(cluster, &grant.namespace, grant.epoch);
+            let pair = grant.pair(&forward.target);
+            replanner.writes().has_no_epoch(pair, grant.epoch);
         }
         return Err(fenced_off(&run.upstream.cluster, grant, why));
     }

@@ -454,7 +454,7 @@ fn a_write_is_answered_by_what_says_how_it_ended() {
     for (outcome, is_known) in cases {
         let writes = Arc::<Writes>::default();
         writes.inherit(&Snapshot::default());
-        let mut write = writes.begin(&"east".into(), "a", Some(2));
+        let mut write = writes.begin((&"east".into(), "a", "ops/blue"), Some(2));
         write.leaves();
         settle(Some(write), &outcome);
         let answered = writes.answered(&releasing(2)).unwrap();

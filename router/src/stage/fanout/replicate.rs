@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::FanOuts;
-use crate::decision::plan::choose::{Finding, Holder};
+use crate::decision::plan::choose::{Choose, Finding, Holder};
 use crate::decision::plan::{Candidate, Forward, Need, Replica, Replicas, Way};
 use crate::decision::replica::{self, Service};
 use crate::decision::rewrite;
@@ -160,7 +160,14 @@ impl FanOuts {
                     let why = format!("what member cluster {cluster} has by now is outside the limits of the shard");
                     return Err(("refused", why));
                 }
-                Ok(replica::shared(&object))
+                let meta = object::metadata(&bytes).unwrap_or_default();
+                match meta.decides() {
+                    Some(decides) if *decides != **cluster => {
+                        return Err(("decided", format!("member cluster {decides} decides about it")));
+                    }
+                    Some(_) => Ok(replica::shared(&object)),
+                    None => Ok(self.claimed(copies, &object).await),
+                }
             }
             StatusCode::NOT_FOUND => Ok(None),
             status => {
@@ -169,6 +176,33 @@ impl FanOuts {
                 Err(unread(why))
             }
         }
+    }
+
+    /// Says in the object itself that this member decides about it for all operators, as far as the caller may; and in what is applied
+    /// to the others.
+    async fn claimed(&self, copies: &Copies<'_>, object: &Value) -> Option<Value> {
+        let cluster = &copies.primary.target.cluster;
+        let mut shared = replica::shared(object)?;
+        replica::say_who_decides(&mut shared, cluster);
+        if let Some(claim) = replica::claim(object, cluster) {
+            let mut primary = copies.primary.clone();
+            // Asked already, and of the write.
+            primary.needs.clear();
+            let manager = format!("fieldManager={MANAGER}-{cluster}");
+            let asked = copies.request(Method::PATCH, Some(&manager));
+            let sent = (asked, APPLY, Bytes::from(claim.to_string()));
+            if let Err(fault) = self.send(&primary, sent, copies.pending).await {
+                tracing::debug!(%cluster, path = copies.path, error = %fault, "an object does not say who decides about it");
+            }
+        }
+        Some(shared)
+    }
+
+    /// The member to which a write would go now, as [`Preflight::choose`] finds out.
+    ///
+    /// [`Preflight::choose`]: crate::stage::preflight::Preflight::choose
+    pub(crate) async fn chosen(&self, choose: Choose, pending: Pending<'_>) -> Result<Box<Forward>, Fault> {
+        self.preflight.choose(choose, pending, &mut Body::Empty).await
     }
 
     /// Whether the caller may be served by the primary, whatever is known of an earlier request.
@@ -235,6 +269,7 @@ impl FanOuts {
             writes: true,
             one_of: false,
             replicated: true,
+            alike: false,
             unasked: None,
         };
         let (finding, body) = self.preflight.look(&holder, candidate, copies.pending).await;

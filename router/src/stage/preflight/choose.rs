@@ -7,6 +7,7 @@ use futures::future::join_all;
 use http::StatusCode;
 use jiff::Timestamp;
 
+use super::twins::Said;
 use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::lease;
 use crate::decision::plan::Candidate;
@@ -18,6 +19,19 @@ use crate::value::fault::Fault;
 use crate::value::media;
 use crate::value::object;
 
+/// Which candidate decides about an object.
+struct Decider {
+    index: usize,
+    /// The others follow what it makes of it.
+    is_followed: bool,
+}
+
+fn index_of(candidates: &[Candidate], cluster: &str) -> Option<usize> {
+    candidates
+        .iter()
+        .position(|one| *one.forward.target.cluster == *cluster)
+}
+
 impl Preflight {
     /// The one plan; what it needs is still to be [checked](Self::check). The body is gathered where it tells, and stays
     /// there to be sent.
@@ -27,7 +41,14 @@ impl Preflight {
         pending: Pending<'_>,
         body: &mut Body,
     ) -> Result<Box<Forward>, Fault> {
+        let mut is_followed = true;
         let (index, warning) = match &choose.by {
+            // Boxed: as below.
+            By::Holder(holder) if holder.alike => {
+                let decider = Box::pin(self.decider(holder, &choose.candidates, pending)).await?;
+                is_followed = decider.is_followed;
+                (decider.index, None)
+            }
             By::Holder(holder) => self.holder(holder, &choose.candidates, pending).await?,
             By::NewNamespace(shard) => {
                 let bytes = pending.gather(body).await?;
@@ -60,29 +81,68 @@ impl Preflight {
             return Err(forward.unavailable(held));
         }
         forward.warning = forward.warning.or(warning);
+        forward.replicas = forward.replicas.filter(|_| is_followed);
         Ok(Box::new(forward))
+    }
+
+    /// Which candidate decides about what all members have alike: the one that the object names, as the first says that has it; else
+    /// the primary, or the one that has it by itself. What is applied the primary makes.
+    async fn decider(&self, holder: &Holder, candidates: &[Candidate], pending: Pending<'_>) -> Result<Decider, Fault> {
+        let Some((first, others)) = candidates.split_first() else {
+            return Err(Fault::Internal("no member to look in".to_owned()));
+        };
+        let is_apply = || pending.content_type().is_some_and(media::is_apply);
+        let applies = holder.replicated && holder.writes && is_apply();
+        let mut said = vec![self.said(holder, first, pending).await];
+        let makes = said[0].finding == Finding::HasNot;
+        if makes || !applies && said[0].finding != Finding::Has {
+            let others = others.iter().map(|other| self.said(holder, other, pending));
+            said.extend(join_all(others).await);
+        }
+        // What it would make anew may be on its way out elsewhere.
+        let leaves = said.iter().skip(1).find(|said| applies && said.leaves);
+        if let (Some(leaves), Some(resource)) = (leaves, &pending.asked.resource) {
+            let name = resource.name.as_deref().unwrap_or_default();
+            return Err(leaving(resource, name, &leaves.cluster));
+        }
+        if let Some(decides) = said.iter().find_map(|said| said.decides.as_deref()) {
+            match index_of(candidates, decides) {
+                Some(index) if holder.writes || self.has(holder, (candidates, index), &said, pending).await => {
+                    return Ok(Decider {
+                        index,
+                        is_followed: true,
+                    });
+                }
+                None if holder.writes => return Err(holder.decided_elsewhere(decides)),
+                _ => {}
+            }
+        }
+        let findings: Vec<Finding> = said.into_iter().map(|said| said.finding).collect();
+        let index = if applies { 0 } else { holder.choose(&findings)?.0 };
+        Ok(Decider {
+            index,
+            is_followed: index == 0,
+        })
+    }
+
+    /// Whether the candidate of this index shows the object, as far as is known from what was `said`, or else by asking it.
+    async fn has(
+        &self,
+        holder: &Holder,
+        (candidates, index): (&[Candidate], usize),
+        said: &[Said],
+        pending: Pending<'_>,
+    ) -> bool {
+        match said.get(index) {
+            Some(said) => said.finding == Finding::Has,
+            None => self.said(holder, &candidates[index], pending).await.finding == Finding::Has,
+        }
     }
 
     async fn holder(&self, holder: &Holder, candidates: &[Candidate], pending: Pending<'_>) -> Chosen {
         let Some((first, others)) = candidates.split_first() else {
             return Err(Fault::Internal("no member to look in".to_owned()));
         };
-        // The primary decides of what is the same everywhere. What it would make anew may be on its way out elsewhere.
-        if holder.replicated && holder.writes && pending.content_type().is_some_and(media::is_apply) {
-            let makes = self.look(holder, first, pending).await.0 == Finding::HasNot;
-            let leaves = if makes {
-                Box::pin(self.leaves(holder, others.iter(), pending)).await
-            } else {
-                None
-            };
-            return match (leaves, &pending.asked.resource) {
-                (Some(cluster), Some(resource)) => {
-                    let name = resource.name.as_deref().unwrap_or_default();
-                    Err(leaving(resource, name, &cluster))
-                }
-                _ => Ok((0, None)),
-            };
-        }
         let look = async |candidate| self.look(holder, candidate, pending).await.0;
         if holder.asks_all() {
             let findings = join_all(candidates.iter().map(look)).await;

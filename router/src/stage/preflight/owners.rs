@@ -242,6 +242,7 @@ fn places(child: &Forward, owner: &Owner, (resource, scope): (ResourceRequest, S
         writes: false,
         one_of: false,
         replicated: false,
+        alike: false,
         unasked: None,
     };
     let asked = pending.question(&holder.path, Some(resource));

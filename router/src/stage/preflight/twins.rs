@@ -6,7 +6,7 @@ use futures::future::join_all;
 
 use super::{MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::plan::choose::{Finding, Holder};
-use crate::decision::plan::twins::leaving;
+use crate::decision::plan::twins::{decided, leaving};
 use crate::decision::plan::{Candidate, Other, Twins};
 use crate::resource::upstream::{Body, gather};
 use crate::value::classify::ResourceRequest;
@@ -46,10 +46,11 @@ impl Preflight {
             writes: true,
             one_of: false,
             replicated: false,
+            alike: false,
             unasked: None,
         };
         if twins.replicated {
-            return self.none_leaves(twins, &holder, &name, pending).await;
+            return self.may_make(twins, &holder, &name, pending).await;
         }
         let look = async |other: &Other| match other {
             Other::Closed(cluster) => (cluster.clone(), Finding::Forbidden),
@@ -61,8 +62,8 @@ impl Preflight {
         twins.judge(&name, &join_all(twins.others.iter().map(look)).await)
     }
 
-    /// 409 while a copy of what is to be made anew is on its way out in another member.
-    async fn none_leaves(
+    /// 409 while a copy of what is to be made anew is on its way out in another member, or says that another member decides about it.
+    async fn may_make(
         &self,
         twins: &Twins,
         holder: &Holder,
@@ -73,25 +74,55 @@ impl Preflight {
             Other::Asked(candidate) => Some(&**candidate),
             Other::Closed(_) => None,
         });
-        match self.leaves(holder, asked, pending).await {
-            Some(cluster) => Err(leaving(&twins.resource, name, &cluster)),
+        let said = join_all(asked.map(|candidate| self.said(holder, candidate, pending))).await;
+        if let Some(leaves) = said.iter().find(|said| said.leaves) {
+            return Err(leaving(&twins.resource, name, &leaves.cluster));
+        }
+        let decides = said
+            .iter()
+            .find_map(|said| Some((&*said.cluster, said.decides.as_deref()?)));
+        match decides.filter(|(_, decides)| **decides != *twins.makes) {
+            Some(decides) => Err(decided(&twins.resource, name, decides)),
             None => Ok(None),
         }
     }
 
-    /// The first member whose copy of an object is on its way out, as far as they say.
-    pub(super) async fn leaves<'c>(
-        &self,
-        holder: &Holder,
-        candidates: impl Iterator<Item = &'c Candidate>,
-        pending: Pending<'_>,
-    ) -> Option<Arc<str>> {
-        let look = async |candidate: &'c Candidate| {
-            let (_, body) = self.look(holder, candidate, pending).await;
-            let bytes = gather(body, MAX_METADATA_BYTES).await.ok()?;
-            let leaves = object::metadata(&bytes).ok()?.deletion_timestamp.is_some();
-            leaves.then(|| candidate.forward.target.cluster.clone())
+    /// What a member says of an object that all have alike, as far as the caller may know.
+    pub(super) async fn said(&self, holder: &Holder, candidate: &Candidate, pending: Pending<'_>) -> Said {
+        let cluster = candidate.forward.target.cluster.clone();
+        let (finding, body) = self.look(holder, candidate, pending).await;
+        let meta = match gather(body, MAX_METADATA_BYTES).await {
+            Ok(bytes) => object::metadata(&bytes).unwrap_or_default(),
+            Err(error) => {
+                let fault = holder.unknown(&candidate.forward, &error.to_string());
+                return Said::of(cluster, Finding::Unknown(fault));
+            }
         };
-        join_all(candidates.map(look)).await.into_iter().flatten().next()
+        Said {
+            decides: meta.decides().map(str::to_owned),
+            leaves: meta.deletion_timestamp.is_some(),
+            ..Said::of(cluster, finding)
+        }
+    }
+}
+
+/// What a member says of an object that all have alike.
+pub(super) struct Said {
+    pub(super) cluster: Arc<str>,
+    pub(super) finding: Finding,
+    /// Its annotation.
+    pub(super) decides: Option<String>,
+    /// It is on its way out there.
+    pub(super) leaves: bool,
+}
+
+impl Said {
+    fn of(cluster: Arc<str>, finding: Finding) -> Self {
+        Self {
+            cluster,
+            finding,
+            decides: None,
+            leaves: false,
+        }
     }
 }

@@ -126,6 +126,14 @@ impl CallerView {
             Binding::None | Binding::Unknown { .. } | Binding::Several(_) => None,
         }
     }
+
+    /// The operator of that, as in [`Shard::operator`](super::Shard::operator).
+    pub(crate) fn operator(&self) -> &str {
+        match &self.binding {
+            Binding::One(shard) => shard.operator(),
+            Binding::None | Binding::Unknown { .. } | Binding::Several(_) => "",
+        }
+    }
 }
 
 /// A lock that a caller may hold and that is not its present shard's (`docs/semantics.md#leader-election`).

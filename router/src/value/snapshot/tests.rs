@@ -153,7 +153,10 @@ fn a_transaction_is_served() {
     // A state this router does not know lets no write through; an enforcement it does not know enforces.
     let pair = shard.owner("ns-a").unwrap().1.pair;
     assert_eq!((pair.state, pair.view_revision), (GrantState::Releasing, 3));
-    assert_eq!(snapshot.contender(&shard, "east", "ns-a"), Some(&shard.config));
+    assert_eq!(
+        snapshot.contender(shard.operator(), "east", "ns-a"),
+        Some(&shard.config)
+    );
     assert_eq!(shard.enforcement, Enforcement::Enforce);
     assert_eq!(shard.owner("ns-b"), None);
 }

@@ -151,6 +151,7 @@ impl Shard {
             Body::Ownership(v1::Ownership {
                 cluster: member.cluster.clone(),
                 shard: name.to_owned(),
+                operator: self.rules.operator.clone(),
                 namespaces: member.namespaces.clone(),
                 ..v1::Ownership::default()
             })

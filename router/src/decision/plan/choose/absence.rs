@@ -18,6 +18,8 @@ pub(crate) struct Unowned {
     pub(crate) namespace: String,
     /// The caller's.
     pub(in crate::decision::plan) shard: ShardName,
+    /// With whose shards that contends for namespaces.
+    pub(in crate::decision::plan) operator: Arc<str>,
     /// Rights that the primary must confirm first.
     pub(crate) rights: Vec<Check>,
     /// Members of the shard: it is somewhere if one of them has it.
@@ -59,12 +61,15 @@ pub(crate) struct Presence<'a> {
 }
 
 impl Unowned {
-    /// Whether others have the namespace by now in any member of this shard, and it has not.
+    /// Whether others have the namespace by now in any member of this shard, and it has not. Where it may have it beside other operators',
+    /// their grants say nothing of its own.
     pub(crate) fn is_taken(&self, snapshot: &Snapshot) -> bool {
         let mut clusters = self.clusters.iter();
         clusters.any(|cluster| {
             let mut owners = snapshot.owners(cluster, &self.namespace).peekable();
-            owners.peek().is_some() && owners.all(|owner| *owner != self.shard)
+            let is_there = owners.peek().is_some() && owners.all(|owner| *owner != self.shard);
+            let contender = || snapshot.contender(&self.operator, cluster, &self.namespace);
+            is_there && (!self.may_be_taken || contender().is_some())
         })
     }
 

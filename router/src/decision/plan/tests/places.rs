@@ -23,6 +23,7 @@ fn the_holder_is_found_and_doubt_is_never_absence() {
             writes,
             one_of: false,
             replicated: false,
+            alike: false,
             unasked: None,
         };
         match holder.choose(findings) {

@@ -48,8 +48,8 @@ fn the_primary_decides_and_the_others_follow() {
         let copied: Vec<_> = choose.candidates.iter().map(|one| copied_to(&one.forward)).collect();
         assert_eq!(
             copied,
-            [west.clone(), Vec::new()],
-            "{verb}: what only west has is west's"
+            [west.clone(), vec![("east".to_owned(), true)]],
+            "{verb}: whoever decides, the others follow"
         );
     }
     let Plan::DeleteEach(parts) = planned(&world, &format!("DELETE {DEFINITIONS}/cs.a.b")) else {
@@ -101,18 +101,24 @@ fn a_member_that_does_not_let_the_caller_in_is_told_and_holds_up_nothing() {
     };
     assert_eq!(copied_to(&made), [("west".to_owned(), false)]);
     for verb in ["PUT", "PATCH"] {
-        let Plan::Forward(changed) = planned(&world, &format!("{verb} {DEFINITIONS}/cs.a.b")) else {
+        let Plan::Choose(choose) = planned(&world, &format!("{verb} {DEFINITIONS}/cs.a.b")) else {
+            panic!("{verb}: the object says who decides")
+        };
+        let [changed] = &choose.candidates[..] else {
             panic!("{verb}: it is the primary's")
         };
         assert_eq!(
-            (&*changed.target.cluster, copied_to(&changed)),
+            (&*changed.forward.target.cluster, copied_to(&changed.forward)),
             ("east", vec![("west".to_owned(), false)])
         );
     }
-    let Plan::Forward(deleted) = planned(&world, &format!("DELETE {DEFINITIONS}/cs.a.b")) else {
+    let Plan::DeleteEach(deleted) = planned(&world, &format!("DELETE {DEFINITIONS}/cs.a.b")) else {
+        panic!("the object says who decides")
+    };
+    let [Candidate { forward, .. }] = &deleted[..] else {
         panic!("the primary's alone")
     };
-    let warning = deleted.warning.unwrap();
+    let warning = forward.warning.as_ref().unwrap();
     assert!(
         warning.contains("west") && warning.contains("portolanctl allow"),
         "{warning}"

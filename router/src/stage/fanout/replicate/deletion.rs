@@ -39,6 +39,28 @@ pub(crate) struct Rest {
     copies: Vec<(Candidate, Value)>,
 }
 
+/// A member that has the object.
+struct Has<'c> {
+    part: &'c Candidate,
+    uid: String,
+    /// Its annotation there.
+    decides: Option<String>,
+}
+
+/// The member that decides about the object answers the deletion. 409 if that is none of those.
+fn first_who_decides(holder: &Holder, parts: &[Candidate], holders: &mut [Has<'_>]) -> Result<(), Fault> {
+    let Some(decides) = holders.iter().find_map(|has| has.decides.clone()) else {
+        return Ok(());
+    };
+    let is_its = |part: &Candidate| *part.forward.target.cluster == *decides;
+    if let Some(index) = holders.iter().position(|has| is_its(has.part)) {
+        holders[..=index].rotate_right(1);
+    } else if !parts.iter().any(is_its) {
+        return Err(holder.decided_elsewhere(&decides));
+    }
+    Ok(())
+}
+
 impl Rest {
     /// The members that have one.
     pub(crate) fn clusters(&self) -> String {
@@ -68,11 +90,13 @@ impl FanOuts {
             writes: true,
             one_of: false,
             replicated: true,
+            alike: false,
             unasked: None,
         };
         let (mut holders, hidden) = self.who_has(&holder, parts, pending).await?;
+        first_who_decides(&holder, parts, &mut holders)?;
         let checked = self.preflight.check(&primary.forward, pending, &mut body).await?;
-        for (holder, _) in &holders {
+        for Has { part: holder, .. } in &holders {
             if holder.forward.target.cluster != primary.forward.target.cluster {
                 self.preflight.check(&holder.forward, pending, &mut Body::Empty).await?;
             }
@@ -84,13 +108,13 @@ impl FanOuts {
             // It says so itself.
             primary
         } else {
-            holders.remove(0).0
+            holders.remove(0).part
         };
         Ok(Planned {
             primary: primary.forward.clone(),
             resource: resource.clone(),
             first: first.clone(),
-            rest: holders.into_iter().map(|(part, uid)| (part.clone(), uid)).collect(),
+            rest: holders.into_iter().map(|has| (has.part.clone(), has.uid)).collect(),
             deletion,
             body,
             warnings: hidden.into_iter().chain(checked).collect(),
@@ -151,7 +175,7 @@ impl FanOuts {
         holder: &Holder,
         parts: &'c [Candidate],
         pending: Pending<'_>,
-    ) -> Result<(Vec<(&'c Candidate, String)>, Vec<String>), Fault> {
+    ) -> Result<(Vec<Has<'c>>, Vec<String>), Fault> {
         let looks = parts.iter().map(|part| self.preflight.look(holder, part, pending));
         let (mut holders, mut hidden) = (Vec::new(), Vec::new());
         for (index, (part, (finding, body))) in parts.iter().zip(join_all(looks).await).enumerate() {
@@ -164,13 +188,19 @@ impl FanOuts {
                 Finding::Has => {
                     let bytes = gather(body, MAX_ANSWER_BYTES).await;
                     let bytes = bytes.map_err(|error| unknown(&error.to_string()))?;
-                    let uid = object::metadata(&bytes).ok().and_then(|meta| meta.uid);
-                    let uid = uid.ok_or_else(|| unknown(&format!("{cluster} does not say of which uid it is")))?;
-                    holders.push((part, uid));
+                    let meta = object::metadata(&bytes).unwrap_or_default();
+                    let decides = meta.decides().map(str::to_owned);
+                    let nameless = || unknown(&format!("{cluster} does not say of which uid it is"));
+                    let uid = meta.uid.ok_or_else(nameless)?;
+                    holders.push(Has { part, uid, decides });
                 }
                 Finding::HasNot => {}
                 // The primary answers the deletion itself.
-                Finding::Forbidden if index == 0 => holders.push((part, String::new())),
+                Finding::Forbidden if index == 0 => holders.push(Has {
+                    part,
+                    uid: String::new(),
+                    decides: None,
+                }),
                 Finding::Forbidden => hidden.push(format!(
                     "whether {} is in member cluster {cluster} is not known: it does not let this caller get it",
                     holder.object
