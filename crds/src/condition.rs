@@ -28,6 +28,8 @@ pub enum ConditionType {
     HandoverFenced,
     /// ShardingConfig: every member has the objects of replicated kinds as the primary has them.
     Replicated,
+    /// ShardingConfig with `operator`, while the hub's ledger is one of before: it contends with shards of its operator alone.
+    OperatorSeparate,
     /// ShardingConfig with `webhook`: API servers reach its operator's webhooks by shard.
     WebhookServed,
     /// CircuitBreaker with rules about traffic to other servers than API servers: they are in force.
@@ -75,6 +77,8 @@ pub enum ConditionReason {
     ClusterNotJoined,
     /// A MemberCluster that the spec names is cordoned.
     Cordoned,
+    /// The hub's ledger is one of before there were operators: each namespace has one owner, whatever they are.
+    NotSeparated,
     /// Waiting for callers to take over the current version.
     Progressing,
     /// A caller's router refused the current version.

@@ -45,6 +45,8 @@ pub const SECRET_CA: &str = "portolan-ca";
 pub const CONFIG_MAP_CA: &str = "portolan-ca";
 /// ConfigMap on the hub: how far a rotation of that CA is ([`crate::rotation`]).
 pub const CONFIG_MAP_CA_ROTATION: &str = "portolan-ca-rotation";
+/// ConfigMap on the hub: that a ledger of before is to have an owner of each operator ([`crate::separation`]).
+pub const CONFIG_MAP_SEPARATION: &str = "portolan-separation";
 /// Service of the hub cluster that leads to the hub's program.
 pub const SERVICE_HUB: &str = "portolan-hub";
 /// ValidatingWebhookConfiguration on the hub: who may write which ShardingConfigs.

@@ -24,6 +24,7 @@ pub mod router;
 #[cfg(feature = "schema")]
 mod schema;
 pub mod selector;
+pub mod separation;
 pub mod shard;
 pub mod sharding;
 pub mod validate;
@@ -40,7 +41,7 @@ pub use fault_injection::{FaultInjectionSpec, FaultInjectionStatus};
 pub use held::{Election, HeldLock};
 pub use labels::{LabelKeys, system_namespace};
 pub use names::{GroupResource, NameError, ShardName, leader_election_name, lease_name};
-pub use operator::{Contention, OperatorName};
+pub use operator::{Contention, OPERATORS_MAX, OperatorName};
 pub use router::*;
 pub use selector::{Operator, Requirement, Selector, SelectorError};
 pub use shard::{BucketAlgorithm, Bucketing};

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::names::{NameError, ShardName, check_dns_label};
 use crate::sharding::ShardingConfigSpec;
 
+/// Operators of one namespace of the hub at most, that without a name among them.
+pub const OPERATORS_MAX: usize = 32;
+
 /// One program of one namespace of the hub cluster: (cluster, namespace) pairs are shared out among its shards, whoever else's
 /// own them too. Written `namespace/operator`; `namespace/` is what the namespace's ShardingConfigs without `spec.operator`
 /// are of, and the empty text, in a ledger whose pairs have one owner each, is everybody.

@@ -64,6 +64,8 @@ pub(crate) struct RouterState {
     pub(crate) renewals: Renewals,
     /// Whether it serves policies.
     pub(crate) serves_policies: bool,
+    /// Whether it knows that a namespace has an owner of each operator.
+    pub(crate) knows_operators: bool,
     /// What the router is told.
     pub(crate) subscription: Subscription,
     /// Another one with each start of the router; empty: it is of a release that does not tell.
@@ -117,6 +119,7 @@ impl RouterState {
             locks: BTreeMap::new(),
             renewals: Renewals::default(),
             serves_policies: true,
+            knows_operators: true,
             subscription: Subscription::Everything,
             process: String::new(),
             earlier_answered: false,

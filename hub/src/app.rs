@@ -35,6 +35,7 @@ use crate::people::Signer;
 use crate::pins::Pins;
 use crate::rotation::Rotation;
 use crate::routers::Routers;
+use crate::separation::Separating;
 use crate::server::{self, Services};
 use crate::shares::Arbiter;
 use crate::status::StatusWriter;
@@ -149,7 +150,8 @@ impl Parts {
             .clone()
             .run(self.worlds.subscribe(), self.index.clone(), self.metrics.clone());
         self.spawn("shares", shares);
-        let distributor = self.distributor(ledger);
+        let (order, separates) = watch::channel(false);
+        let distributor = self.distributor(ledger, separates);
         self.tasks
             .spawn_service("distribute", async { Ok(distributor.run(stored).await?) });
         let status = StatusWriter::new(
@@ -173,6 +175,7 @@ impl Parts {
         let (client, namespace) = (self.client.clone(), &self.config.namespace);
         let rotation = Rotation::new(client, namespace, self.index.clone(), ca.clone());
         self.spawn("ca-rotation", rotation.run());
+        self.spawn("separation", self.separating(order).run());
         self.spawn("index-time", self.index.clone().pass_time());
         let services = self.services(ca, pins);
         serving.ready();
@@ -215,8 +218,20 @@ impl Parts {
         ready.ready();
     }
 
-    fn distributor(&self, ledger: Store) -> Distributor {
+    fn separating(&self, order: watch::Sender<bool>) -> Separating {
+        Separating {
+            client: self.client.clone(),
+            namespace: self.config.namespace.clone(),
+            index: self.index.clone(),
+            acks: self.acks.clone(),
+            worlds: self.worlds.subscribe(),
+            order,
+        }
+    }
+
+    fn distributor(&self, ledger: Store, separates: watch::Receiver<bool>) -> Distributor {
         Distributor {
+            separates,
             index: self.index.clone(),
             acks: self.acks.clone(),
             settings: self.config.settings.clone(),

@@ -107,6 +107,8 @@ pub(crate) struct Distributor {
     pub(crate) confirmed: Instant,
     pub(crate) memo: Memo,
     pub(crate) pasts: Pasts,
+    /// Whether a ledger of before is to have owners of each operator from now on.
+    pub(crate) separates: watch::Receiver<bool>,
     /// How many words of routers on locks of callers what was published last knows.
     pub(crate) renewals_heard: u64,
 }
@@ -175,6 +177,7 @@ impl Distributor {
             facts: self.index.compile_changes(),
             acks: self.acks.changes(),
             holders: self.acks.holders_elsewhere(),
+            separates: self.separates.clone(),
             owed: tokio::time::interval(POLL),
             checks: tokio::time::interval(TERM_CHECK),
         };
@@ -205,6 +208,7 @@ impl Distributor {
                 _ = alarms.facts.changed() => return Ok(()),
                 _ = alarms.acks.changed(), if waiting => return Ok(()),
                 _ = alarms.holders.changed() => return Ok(()),
+                Ok(()) = alarms.separates.changed() => return Ok(()),
                 _ = alarms.owed.tick() => {
                     if self.acks.settle_renewals() {
                         return Ok(());
@@ -235,6 +239,10 @@ impl Distributor {
         let mut before = before.clone();
         if self.ledger.view_revision() > before.ledger.view_revision() {
             Arc::make_mut(&mut before.ledger).skip_to(self.ledger.view_revision());
+        }
+        if *self.separates.borrow() && before.ledger.contention().is_fleet() {
+            let state = &mut before;
+            Arc::make_mut(&mut state.ledger).separate(&state.accepted);
         }
         let (settings, memo) = (&self.settings, &mut self.memo);
         let mut next = self.index.read(|facts| {
@@ -354,6 +362,8 @@ struct Alarms {
     acks: watch::Receiver<u64>,
     /// Callers hold what was their former shard's.
     holders: watch::Receiver<u64>,
+    /// Somebody wants an owner of each operator.
+    separates: watch::Receiver<bool>,
     /// Ticks at which it is looked whether words of routers on these are to be looked at that came too often.
     owed: tokio::time::Interval,
     /// Ticks at which it is looked whether another hub has started.
@@ -366,6 +376,7 @@ impl Alarms {
         self.facts.mark_unchanged();
         self.acks.mark_unchanged();
         self.holders.mark_unchanged();
+        self.separates.mark_unchanged();
     }
 }
 

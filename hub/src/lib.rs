@@ -5,7 +5,7 @@
 //! what its router does not hold; acknowledgements go back to `distribute`, which may then free what was released;
 //! `children` writes the ShardingConfigs that roots generate; `status` renders facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out;
 //! `webhook` answers the API server's questions about who writes ShardingConfigs, and which policies can be served; `shares`
-//! divides limits that routers have together.
+//! divides limits that routers have together; `separation` has a ledger of before switch to owners of each operator.
 
 mod access;
 mod acks;
@@ -34,6 +34,7 @@ mod policy_review;
 mod proof;
 mod rotation;
 mod routers;
+mod separation;
 mod server;
 mod settings;
 mod shares;

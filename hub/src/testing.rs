@@ -448,6 +448,7 @@ pub(crate) async fn distributor(
     let opened = Store::open(client, NAMESPACE, index, Metrics::default()).await;
     let (ledger, stored) = opened.unwrap();
     let distributor = Distributor {
+        separates: watch::channel(false).1,
         index: index.clone(),
         acks: acks.clone(),
         settings: Settings::default(),

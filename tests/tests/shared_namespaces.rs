@@ -11,13 +11,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Method;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use portolan_crds::ShardingConfig;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::runtime::watcher;
+use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
+use portolan_crds::ledger::{Content, Record, config_map};
+use portolan_crds::{Contention, OperatorName, ShardingConfig};
 use portolan_testbed::eventually;
 use portolan_tests::ctl;
 use portolan_tests::door::{Door, request};
 use portolan_tests::programs::argument;
 use portolan_tests::shard::federated;
+use portolan_tests::watcher::Watcher;
 use portolan_tests::world::{HUB, Plan, World};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -281,4 +287,148 @@ async fn one_name_has_one_owner() {
         }
     })
     .await;
+}
+
+/// What a hub of before would have written: `rollouts-a` has what it has, and of `prometheus` nothing is in force.
+async fn of_before(world: &World) {
+    let maps: Api<ConfigMap> = Api::namespaced(world.cluster(HUB).client().await.unwrap(), SYSTEM_NAMESPACE);
+    for map in maps.list(&ListParams::default().labels(LABEL_LEDGER)).await.unwrap() {
+        let name = map.metadata.name.clone().unwrap();
+        let mut record = Record::decode(&name, map.data.as_ref().unwrap()).unwrap();
+        match &mut record.content {
+            Content::Root(root) => {
+                root.contention = Contention::Fleet;
+                root.specs.retain(|shard| shard.name() != "prometheus");
+            }
+            Content::Chunk(chunk) => {
+                let pairs = std::mem::take(&mut chunk.pairs);
+                for (namespace, of_namespace) in pairs {
+                    let kept = of_namespace.into_values();
+                    let mut kept =
+                        kept.filter(|pair| pair.owner.as_ref().is_some_and(|owner| owner.name() != "prometheus"));
+                    if let Some(pair) = kept.next() {
+                        chunk.add(&namespace, OperatorName::default(), pair);
+                    }
+                }
+            }
+            Content::Spec(spec) if spec.shard.name() == "prometheus" => {
+                maps.delete(&name, &DeleteParams::default()).await.unwrap();
+                continue;
+            }
+            Content::Spec(_) => {}
+        }
+        let data = record.encode();
+        assert!(data["record.json"].contains("\"format\":1"), "{data:?}");
+        let written = config_map(&name, data, map.metadata.resource_version);
+        maps.replace(&name, &PostParams::default(), &written).await.unwrap();
+    }
+}
+
+async fn until(world: &World, shard: &str, of: &str, is: Option<&str>) -> String {
+    eventually(&format!("{of} of {shard} is {is:?}"), || async {
+        let found = condition(world, shard, of).await;
+        if found.as_ref().map(|(status, _)| status.as_str()) == is {
+            Ok(found.map(|(_, message)| message).unwrap_or_default())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
+    .await
+}
+
+/// A fleet of before: its names wait, until somebody has it switched; nobody who has something notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_of_before_is_switched_while_its_owner_writes_and_watches() {
+    let manifests = [
+        of("rollouts", "rollouts-a", &[("east", &["shop-a"])]),
+        of("prometheus", "prometheus", &[("east", &["shop-a"])]),
+    ];
+    let plan = Plan {
+        members: &["east"],
+        namespaces: &["east/shop-a"],
+        manifests: &manifests.concat(),
+        ..Plan::default()
+    };
+    let world = World::start(plan).await.unwrap();
+    let mut hub = world.fleet.take_over("hub").await.unwrap();
+    hub.kill().await.unwrap();
+    of_before(&world).await;
+    hub.start_again().await.unwrap();
+    let refused = until(&world, "prometheus", "Accepted", Some("False")).await;
+    assert!(
+        refused.contains("operators/rollouts-a") && refused.contains("portolanctl shards separate"),
+        "{refused}"
+    );
+    for shard in ["rollouts-a", "prometheus"] {
+        let waits = until(&world, shard, "OperatorSeparate", Some("False")).await;
+        assert!(waits.contains("portolanctl shards separate"), "{waits}");
+    }
+    let (first, second) = (
+        world.merged_door("rollouts-a").await.unwrap(),
+        world.merged_door("prometheus").await.unwrap(),
+    );
+    let client = world
+        .client(world.fleet.merged_kubeconfig("rollouts-a"), None)
+        .await
+        .unwrap();
+    let watcher = Watcher::start(Api::namespaced(client, "shop-a"), watcher::Config::default());
+    let writer = Writer::start(first).await;
+    writer.writes_on().await;
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "of-the-second"}});
+    assert_ne!(second.post(SHOP, &object).await.unwrap().status, 201);
+    let dir = argument(world.fleet.dir());
+    let separate = ["shards", "separate", "--dir", &dir];
+    let shown = ctl::ok(&separate).await.unwrap();
+    let row: Vec<_> = shown.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+    assert_eq!(
+        row,
+        [
+            "east",
+            "shop-a",
+            "operators/rollouts-a",
+            "operators/prometheus",
+            "prometheus"
+        ],
+        "{shown}"
+    );
+    let before = open(&world).await;
+    ctl::ok(&[&separate[..], &["--yes"]].concat()).await.unwrap();
+    eventually("the second writes", || async {
+        let answer = second.post(SHOP, &object).await.unwrap();
+        if answer.status == 201 {
+            Ok(())
+        } else {
+            Err(answer.message())
+        }
+    })
+    .await;
+    for shard in ["rollouts-a", "prometheus"] {
+        until(&world, shard, "Accepted", Some("True")).await;
+        until(&world, shard, "OperatorSeparate", None).await;
+    }
+    writer.writes_on().await;
+    eventually("the watch tells of the second's", || async {
+        let seen = watcher.seen();
+        if seen.held.contains_key("shop-a/of-the-second") {
+            Ok(())
+        } else {
+            Err(format!("{seen:?}"))
+        }
+    })
+    .await;
+    assert_eq!(
+        (watcher.seen().lists, watcher.seen().errors.len()),
+        (1, 0),
+        "{:?}",
+        watcher.seen()
+    );
+    let after = open(&world).await;
+    assert!(
+        before.iter().all(|epoch| after.contains(epoch)),
+        "{before:?} stay: {after:?}"
+    );
+    writer.ends.store(true, Ordering::Relaxed);
+    let refused = writer.refused.join_all().await.concat();
+    assert_eq!(refused, [""; 0], "of who had it");
+    assert!(ctl::ok(&separate).await.unwrap().contains("already"));
 }

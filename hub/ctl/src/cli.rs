@@ -27,8 +27,8 @@ pub(crate) use self::faults::{FaultsArgs, FaultsCommand};
 pub(crate) use self::policies::{PoliciesCommand, PolicyName, StatusArgs, TryArgs};
 pub(crate) use self::router::{ForgetArgs, RouterCommand};
 pub(crate) use self::shards::{
-    DiffArgs, EditArgs, ForceArgs, HubAdminArgs, MoveArgs, PlanArgs, PromoteArgs, RollbackArgs, ShardsCommand,
-    ShardsStatusArgs, WhoArgs,
+    DiffArgs, EditArgs, ForceArgs, HubAdminArgs, MoveArgs, PlanArgs, PromoteArgs, RollbackArgs, SeparateArgs,
+    ShardsCommand, ShardsStatusArgs, WhoArgs,
 };
 
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.

@@ -11,6 +11,7 @@ mod moving;
 mod plan;
 mod promote;
 mod rollback;
+mod separate;
 mod status;
 mod who;
 mod write;
@@ -38,6 +39,7 @@ pub(crate) async fn run(command: &ShardsCommand) -> anyhow::Result<ExitCode> {
         ShardsCommand::Promote(args) => promote::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Force(args) => force::run(args).await.map(|()| ExitCode::SUCCESS),
         ShardsCommand::Rollback(args) => rollback::run(args).await.map(|()| ExitCode::SUCCESS),
+        ShardsCommand::Separate(args) => separate::run(args).await.map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Pages about shards: `/shards` (how each stands), `/shards/who` (whose a namespace is, and why), `/shards/plan` (what an
-//! edit would move) and `/shards/routers` (what routers hold). They tell, and change nothing.
+//! edit would move), `/shards/routers` (what routers hold) and `/shards/separate` (what owners of each operator would come to). They tell, and change nothing.
 //!
 //! What an edit would come to is found out by the compiler itself, over a copy of the facts. Callers: `app`, which serves
 //! them on the admin port; `portolanctl shards` reads them.
@@ -10,6 +10,7 @@ mod owner;
 mod plan;
 mod progress;
 mod roots;
+mod separate;
 #[cfg(test)]
 mod testing;
 
@@ -31,6 +32,7 @@ use crate::compile::World;
 use crate::distribute::Worlds;
 use crate::facts::Facts;
 use crate::index::Index;
+use crate::separation;
 use crate::settings::Settings;
 
 /// All documents of one plan; etcd takes 1.5 MiB of each.
@@ -84,6 +86,7 @@ impl Pages {
             .route("/shards", get(shards))
             .route("/shards/who", get(who))
             .route("/shards/routers", get(routers))
+            .route("/shards/separate", get(separate))
             .route("/shards/plan", post(plan).layer(DefaultBodyLimit::max(MOST_BYTES)))
             .with_state(self)
     }
@@ -169,6 +172,31 @@ async fn plan(State(pages): State<Pages>, Json(question): Json<Question>) -> Ans
     let plan = planned.await.map_err(undecided)?;
     let away = pages.acks.read(held::away);
     Ok(Json(json!({"plan": plan, "routersAway": away})))
+}
+
+/// A ledger of before: who would have which namespace beside its owner, and what stands against it.
+async fn separate(State(pages): State<Pages>) -> Answer {
+    let world = pages.world()?;
+    if !world.state.ledger.contention().is_fleet() {
+        return Ok(Json(json!({"separate": true, "seconds": [], "waiting": []})));
+    }
+    let waiting = pages.index.read(|facts| {
+        let against = |routers: &_| separation::against(facts, &world, routers);
+        pages.acks.read(against)
+    });
+    let permit = pages.plans.clone().acquire_owned().await;
+    let permit = permit.map_err(|_| refused(StatusCode::SERVICE_UNAVAILABLE, "the hub stops"))?;
+    let (facts, settings) = (pages.index.read(Facts::clone), pages.settings.clone());
+    let found = tokio::task::spawn_blocking(move || {
+        let found = separate::seconds(&facts, &world.state, &settings, Timestamp::now());
+        drop(permit);
+        found
+    });
+    let undecided = |_| refused(StatusCode::SERVICE_UNAVAILABLE, "the hub could not find it out");
+    let (seconds, rests) = found.await.map_err(undecided)?;
+    Ok(Json(
+        json!({"separate": false, "seconds": seconds, "waiting": waiting, "endless": !rests}),
+    ))
 }
 
 #[cfg(test)]

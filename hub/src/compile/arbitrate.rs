@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use portolan_crds::names::STRANGERS_SHARD;
-use portolan_crds::{ConditionReason, ShardName};
+use portolan_crds::{ConditionReason, Contention, ShardName};
 
 use self::draft::{Draft, Drafting};
 use super::ledger::{Claims, Field, Fields, Ledger, Pair, Released};
@@ -29,6 +29,7 @@ mod judgements;
 mod kin;
 mod lease;
 mod members;
+mod operators;
 mod weights;
 
 use judgements::Contests;
@@ -169,6 +170,7 @@ pub(super) fn arbitrate(
     };
     let mut drafts = drafting.drafts();
     weights::weigh(&mut drafts);
+    operators::count(&mut drafts);
     let (attempts, noted) = (drafting.generator.attempts, drafting.known.noted.take());
     let discarded = family::discarded(&drafts, &Refused::new());
     let is_discarded = |name: &ShardName| discarded.contains(name);
@@ -280,7 +282,7 @@ impl<'a> Pass<'a> {
                     if refused.is_none() {
                         self.refused_now.insert(name.clone(), verdict.conflicts.clone());
                     }
-                    Err(refuse_conflicts(name, &verdict.conflicts))
+                    Err(self.refuse_conflicts(name, &verdict.conflicts))
                 }
             }
             Err(refusal) => Err(refusal.clone()),
@@ -377,6 +379,22 @@ impl<'a> Pass<'a> {
         contests
     }
 
+    /// The last words are the same, whatever precedes them: who looks for them finds what to do.
+    fn refuse_conflicts(&self, shard: &ShardName, conflicts: &[Contested]) -> Refusal {
+        let (rule, waits) = match self.case.ledger.contention() {
+            Contention::Operator => (", a namespace has one owner of each operator", ""),
+            Contention::Fleet => ("", " and run portolanctl shards separate"),
+        };
+        Refusal {
+            reason: ConditionReason::Overlap,
+            message: format!(
+                "spec.clusters: {} belong to another ShardingConfig: remove them here or there{rule}; or set spec.operator{waits}, \
+                 if this is another program",
+                some_contested(conflicts, shard.namespace())
+            ),
+        }
+    }
+
     fn wants(&self, name: &ShardName, pair: Pair<'_>) -> bool {
         let draft = self
             .case
@@ -460,17 +478,6 @@ fn waiting<'a>(drafts: &'a [Draft<'a>], ledger: &Ledger) -> Queue<'a> {
 
 fn is_in(fields: &Fields, (operator, cluster): Field<'_>) -> bool {
     fields.get(operator).is_some_and(|clusters| clusters.contains(cluster))
-}
-
-fn refuse_conflicts(shard: &ShardName, conflicts: &[Contested]) -> Refusal {
-    Refusal {
-        reason: ConditionReason::Overlap,
-        message: format!(
-            "spec.clusters: {} belong to another ShardingConfig: remove them here or there, a namespace has one owner of each \
-             operator; or set spec.operator, if this is another program",
-            some_contested(conflicts, shard.namespace())
-        ),
-    }
 }
 
 /// The first few, and how many more: messages are for people.

@@ -6,8 +6,9 @@
 //! are not fenced, and nothing is promised of it. Callers: `compile` moves the ledger on, `agent_config` gives the orders, `status`
 //! asks what hinders.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use portolan_crds::ShardName;
 use portolan_crds::labels::system_namespace;
 use portolan_crds::ledger::PairFence;
 use portolan_crds::policy::OPEN_EPOCHS_MAX;
@@ -203,29 +204,56 @@ impl Ledger {
     }
 }
 
-/// What the agent of `cluster` is to fence, first what others wait for: for each namespace all epochs that are to be open there.
+/// What the agent of `cluster` is to fence: for each namespace all epochs that are to be open there. Of more than there may be at a time those
+/// of each author in turn, first what others wait for.
 pub(super) fn orders(facts: &Facts, ledger: &Ledger, cluster: &str) -> Vec<v1::FenceOrder> {
     let can = facts.can_fence(cluster);
     let mut pairs = ledger.shared_in(cluster);
     if can == Some(false) || !pairs.any(|(_, pairs)| pairs.may_want_fences()) {
         return Vec::new();
     }
-    let closing = ledger.in_cluster(cluster).filter(|(_, entry)| entry.closing.is_some());
-    let closing: BTreeSet<_> = closing.map(|(namespace, _)| namespace).collect();
+    let of_namespace = |namespace| Open::of(facts, ledger, (cluster, namespace));
     let wants =
         |namespace: &str, entry: &Entry| can == Some(true) && !system_namespace(namespace) && entry.wants_fence();
-    let open = ledger
-        .in_cluster(cluster)
-        .filter(|(namespace, entry)| wants(namespace, entry));
-    let open: BTreeSet<_> = open.map(|(namespace, _)| namespace).collect();
-    let open = open
-        .difference(&closing)
-        .filter(|namespace| Open::of(facts, ledger, (cluster, namespace)).lags());
-    let ordered = closing.iter().chain(open).take(MAX_FENCES);
-    let orders = ordered.filter_map(|namespace| Open::of(facts, ledger, (cluster, namespace)).order(namespace));
+    // Of each author what others wait for, in order, and then the rest.
+    let mut asked = BTreeMap::<&str, (BTreeSet<&str>, BTreeSet<&str>)>::new();
+    let mut lagging = BTreeMap::<&str, Vec<u64>>::new();
+    for (namespace, entry) in ledger.in_cluster(cluster) {
+        let Some(author) = entry.owner.as_ref().map(ShardName::namespace) else {
+            continue;
+        };
+        if entry.closing.is_some() {
+            asked.entry(author).or_default().0.insert(namespace);
+        } else if wants(namespace, entry) {
+            let to_open = lagging
+                .entry(namespace)
+                .or_insert_with(|| of_namespace(namespace).lagging());
+            if to_open.contains(&entry.owner_count) {
+                asked.entry(author).or_default().1.insert(namespace);
+            }
+        }
+    }
+    let asked = asked.into_values();
+    let asked = asked.map(|(closing, open)| closing.into_iter().chain(open).collect());
+    let ordered = in_turns(&asked.collect::<Vec<_>>(), MAX_FENCES).into_iter();
+    let orders = ordered.filter_map(|namespace| of_namespace(namespace).order(namespace));
     let mut orders: Vec<_> = orders.collect();
     orders.sort_by(|a, b| a.namespace.cmp(&b.namespace));
     orders
+}
+
+/// The first of each queue, then the second of each, and so on, each once: nobody waits for all that another asks for.
+fn in_turns<'a>(queues: &[Vec<&'a str>], most: usize) -> BTreeSet<&'a str> {
+    let longest = queues.iter().map(Vec::len).max().unwrap_or_default();
+    let turns = (0..longest).flat_map(|turn| queues.iter().filter_map(move |queue| queue.get(turn)));
+    let mut taken = BTreeSet::new();
+    for asked in turns {
+        if taken.len() == most {
+            break;
+        }
+        taken.insert(*asked);
+    }
+    taken
 }
 
 /// What is to be open in one namespace.
@@ -276,13 +304,17 @@ impl<'a> Open<'a> {
         open
     }
 
-    /// Whether the member may be told for the sake of one that is not fenced yet: what it goes by is not beyond what is to be open.
-    fn lags(&self) -> bool {
+    /// The epochs of those that are not fenced yet, if the member may be told for their sake: what it goes by is not beyond what is to be
+    /// open.
+    fn lagging(&self) -> Vec<u64> {
         let beyond = self.annotated().last().copied().unwrap_or_default();
-        let chosen = self.chosen();
-        self.known.is_some_and(|known| !known.terminating)
-            && chosen.iter().any(|(_, entry)| entry.wants_fence())
-            && chosen.last().is_some_and(|(highest, _)| beyond <= *highest)
+        let is_there = self.known.is_some_and(|known| !known.terminating);
+        let chosen = if is_there { self.chosen() } else { Vec::new() };
+        if chosen.last().is_none_or(|(highest, _)| beyond > *highest) {
+            return Vec::new();
+        }
+        let wanting = chosen.into_iter().filter(|(_, entry)| entry.wants_fence());
+        wanting.map(|(epoch, _)| epoch).collect()
     }
 
     /// `None`: nothing is to be open.

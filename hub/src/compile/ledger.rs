@@ -20,6 +20,7 @@ mod departures;
 mod durable;
 mod holdings;
 mod pairs;
+mod separate;
 mod vacancies;
 
 use departures::Departures;

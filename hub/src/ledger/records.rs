@@ -229,3 +229,13 @@ pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> 
         )),
     })
 }
+
+/// Makes a state whole that was switched to owners of each operator and not written whole: of records, chunks come before the root, each by
+/// itself. False: it is whole.
+pub(super) fn finish_switch(state: &mut State) -> bool {
+    let is_in_part = state.ledger.is_switched_in_part();
+    if is_in_part {
+        Arc::make_mut(&mut state.ledger).separate(&state.accepted);
+    }
+    is_in_part
+}

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::error::{LedgerError, damaged, failed};
 use super::import::import;
-use super::records::{Authors, Batch, Earlier, Unsaved, state};
+use super::records::{Authors, Batch, Earlier, Unsaved, finish_switch, state};
 use crate::compile::{Ledger, State};
 use crate::index::Index;
 use crate::metrics::Metrics;
@@ -208,7 +208,7 @@ impl Store {
             let record = records.remove(&name).ok_or_else(missing)?;
             listed.push(record.map_err(|error| damaged(&name, error))?.content);
         }
-        let state =
+        let mut state =
             state(&self.root, listed.clone(), view_revision).map_err(|reason| damaged(CONFIG_MAP_LEDGER, reason))?;
         (self.asked, self.earlier) = (state.clone(), Earlier::read(&listed));
         let by = Instant::now() + TAKE_OVER_WITHIN;
@@ -221,6 +221,10 @@ impl Store {
             })?;
         }
         self.paid_at = Instant::now();
+        // What is not as it lies there is written with the first commit.
+        if finish_switch(&mut state) {
+            tracing::info!("namespaces have an owner of each operator: the hub of before had not written all of it");
+        }
         // What cannot be read may be somebody's copy.
         records.retain(|_, record| record.is_ok());
         self.delete(records.into_keys().collect()).await;

@@ -7,20 +7,21 @@ use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName, Sharding
 use self::pods::served;
 use super::Sources;
 use super::finding::{NOT_ARBITRATED, nothing_in_force, set};
-use super::unserved::{clear, webhook_served};
+use super::unserved::{clear, separate, webhook_served};
 use crate::compile::{Accepted, Contested, Generated, Verdict, World, some_contested, some_of};
 use crate::facts::{Facts, ShardObject};
 
 mod pods;
 
 /// The conditions of a root. Others are those of the shard that it was.
-const CONDITIONS: [ConditionType; 6] = [
+const CONDITIONS: [ConditionType; 7] = [
     ConditionType::Accepted,
     ConditionType::Complete,
     ConditionType::Disjoint,
     ConditionType::NamespacesResolved,
     ConditionType::ChildrenServed,
     ConditionType::WebhookServed,
+    ConditionType::OperatorSeparate,
 ];
 
 /// A root in force, or one that would be a root if it could.
@@ -72,7 +73,11 @@ pub(super) fn status(
     if webhook.is_none() {
         clear(&mut status.conditions, ConditionType::WebhookServed);
     }
-    let findings = findings.into_iter().chain(webhook);
+    let separate = separate(sources.world, object);
+    if separate.is_none() {
+        clear(&mut status.conditions, ConditionType::OperatorSeparate);
+    }
+    let findings = findings.into_iter().chain(webhook).chain(separate);
     set(&mut status.conditions, findings, object.generation, sources.now);
     status
 }

@@ -10,7 +10,7 @@ use portolan_crds::{
 use super::finding::{NOT_ARBITRATED, nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
-use super::unserved::{clear, webhook_served};
+use super::unserved::{clear, separate, webhook_served};
 use super::{Sources, callers, fenced, leader, reach, releases, replicated, root};
 use crate::acks::moving_lock;
 use crate::compile::{Accepted, Verdict, World, some_contested};
@@ -67,7 +67,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
     ];
     status.clusters = clusters(world, name, verdict);
     status.callers = Some(callers);
-    let failing = failing(sources, name, accepted, &mut status.conditions);
+    let failing = failing(sources, (name, object), (world, accepted), &mut status.conditions);
     let findings = findings.into_iter().chain(failing);
     set(&mut status.conditions, findings, object.generation, now);
     Some(status)
@@ -76,8 +76,8 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
 /// Conditions that are there only while they do not hold; those that are not found any more are taken away.
 fn failing(
     sources: Sources<'_>,
-    name: &ShardName,
-    accepted: Option<&Accepted>,
+    (name, object): (&ShardName, &ShardObject),
+    (world, accepted): (&World, Option<&Accepted>),
     present: &mut Vec<Condition>,
 ) -> impl Iterator<Item = Finding> + use<> {
     let webhook = webhook_served(accepted.map(|accepted| &*accepted.spec));
@@ -88,7 +88,11 @@ fn failing(
     if replicated.is_none() && replicated::is_known(sources.routers) {
         clear(present, ConditionType::Replicated);
     }
-    webhook.into_iter().chain(replicated)
+    let separate = separate(world, object);
+    if separate.is_none() {
+        clear(present, ConditionType::OperatorSeparate);
+    }
+    webhook.into_iter().chain(separate).chain(replicated)
 }
 
 fn clusters(world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {

@@ -1,10 +1,11 @@
-//! Conditions WebhookServed and RulesServed: which parts of an accepted object this version does not serve. Pure; called by
+//! Conditions WebhookServed, RulesServed and OperatorSeparate: which parts of an object this version, or its ledger, does not serve. Pure; called by
 //! `shard`, `root` and `policies`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portolan_crds::{ConditionReason, ConditionType, Finding, Problem, ShardingConfigSpec};
 
-use crate::compile::some_of;
+use crate::compile::{World, some_of};
+use crate::facts::ShardObject;
 
 /// Condition WebhookServed of a ShardingConfig. `None`: the spec in force has no `webhook`.
 pub(super) fn webhook_served(spec: Option<&ShardingConfigSpec>) -> Option<Finding> {
@@ -29,6 +30,15 @@ pub(super) fn rules_served(problems: &[Problem]) -> Option<Finding> {
         ConditionReason::NotImplemented,
         some_of(&unserved, "; "),
     ))
+}
+
+/// Condition OperatorSeparate of a ShardingConfig. `None`: it contends with those of its operator alone, or names none.
+pub(super) fn separate(world: &World, object: &ShardObject) -> Option<Finding> {
+    let is_named = object.spec.as_ref().is_ok_and(|spec| spec.operator.is_some());
+    let waits = is_named && world.state.ledger.contention().is_fleet();
+    let message = "spec.operator waits: the hub's ledger is one of before there were operators, in which each namespace has one owner, \
+                   whatever they are, until somebody runs portolanctl shards separate";
+    waits.then(|| Finding::fails(ConditionType::OperatorSeparate, ConditionReason::NotSeparated, message))
 }
 
 /// Takes a condition away that says nothing of the present spec.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use portolan_runtime::Tasks;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, POLICIES};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, OPERATORS, POLICIES};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
@@ -222,6 +222,7 @@ fn introduced(epoch: u64, hello: v1::RouterHello) -> RouterState {
         hands_locks_over: says(&hello, LOCKS),
         renewals: Renewals::of(says(&hello, HELD_LOCKS)),
         serves_policies: says(&hello, POLICIES),
+        knows_operators: says(&hello, OPERATORS),
         earlier_answered: hello.earlier_answered,
         seen: LedgerPosition {
             incarnation: hello.seen_incarnation,

@@ -31,6 +31,9 @@ pub const LOCKS: &str = "locks";
 /// its Hello tells it.
 pub const HELD_LOCKS: &str = "held-locks";
 
+/// Capability of a router that knows that a namespace has an owner of each operator, as its Hello tells it.
+pub const OPERATORS: &str = "operators";
+
 /// Capability of a hub that takes an agent's deltas in several messages, as its Welcome tells it.
 pub const REPORT_PAGES: &str = "report-pages";
 

@@ -9,8 +9,8 @@ use super::{HubArgs, OutputArgs};
 
 const SHARDS_HELP: &str = "\
 What shards are and would be is the hub's to tell, by its admin port: --hub-admin HOST:PORT (by
-kubectl port-forward where the hub is a Pod), or --dir DIR. Move, promote, force and rollback
-also write ShardingConfigs: --hub-kubeconfig FILE, or --dir DIR. They show what would come of it,
+kubectl port-forward where the hub is a Pod), or --dir DIR. Move, promote, force, rollback
+and separate also write to the hub: --hub-kubeconfig FILE, or --dir DIR. They show what would come of it,
 and write nothing without --yes.";
 
 const PLAN_HELP: &str = "\
@@ -108,6 +108,19 @@ Examples:
   $ portolanctl shards force ops/a --reason 'gateway-2 burnt' --dir fleet
   $ portolanctl shards force ops/a --pair east/shop-c --reason 'gateway-2 burnt' --dir fleet --yes";
 
+const SEPARATE_HELP: &str = "\
+For fleets whose ledger is one of before spec.operator: a namespace has one owner there, and that name
+waits. It lists each namespace that would get a second owner. With --yes the hub switches, once each
+router that is not forgotten is of this release; else it says whom it waits for, and changes nothing.
+Whoever has a namespace keeps it, with its epoch; no watch ends. There is no way back: a hub of before
+does not read the ledger any more.
+
+Examples:
+  $ portolanctl shards separate --dir fleet
+  CLUSTER   NAMESPACE   OWNER   SECOND   OPERATOR
+  east      shop-a      ops/a   ops/c    prometheus
+  $ portolanctl shards separate --dir fleet --yes";
+
 /// What is asked of shards, or done to them.
 #[derive(Debug, Subcommand)]
 #[command(after_help = SHARDS_HELP)]
@@ -136,6 +149,9 @@ pub(crate) enum ShardsCommand {
     /// Put the spec of a shard back that was accepted last
     #[command(after_help = ROLLBACK_HELP)]
     Rollback(RollbackArgs),
+    /// Have namespaces owned by a shard of each operator, in a ledger of before spec.operator
+    #[command(after_help = SEPARATE_HELP)]
+    Separate(SeparateArgs),
 }
 
 impl ShardsCommand {
@@ -257,6 +273,12 @@ pub(crate) struct RollbackArgs {
     /// The shard
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) shard: ShardName,
+    #[command(flatten)]
+    pub(crate) edit: EditArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SeparateArgs {
     #[command(flatten)]
     pub(crate) edit: EditArgs,
 }

@@ -164,7 +164,7 @@ pub(super) fn plan(facts: &Facts, state: &State, settings: &Settings, edits: Edi
 }
 
 /// The facts' outcome, with every router answering and every child of a root written at once; and whether there is one.
-fn rest(mut facts: Facts, state: &State, settings: &Settings, now: Timestamp) -> (Decided, bool) {
+pub(super) fn rest(mut facts: Facts, state: &State, settings: &Settings, now: Timestamp) -> (Decided, bool) {
     let mut last = Decided {
         state: state.clone(),
         ..Decided::default()

@@ -77,8 +77,16 @@ impl Fleet {
     }
 
     pub(super) fn apply(&mut self, name: &str, clusters: &Value) {
+        self.apply_object(&object(name, clusters));
+    }
+
+    pub(super) fn apply_spec(&mut self, name: &str, spec: &Value) {
+        self.apply_object(&with_spec(name, spec));
+    }
+
+    fn apply_object(&mut self, object: &DynamicObject) {
         self.edits += 1;
-        let (name, mut shard) = shard_from(&object(name, clusters), None).unwrap();
+        let (name, mut shard) = shard_from(object, None).unwrap();
         shard.generation = self.edits;
         let before = self.facts.shards.get(&name);
         shard.created = before.map_or(Timestamp::from_second(self.edits).unwrap(), |before| before.created);

@@ -223,3 +223,317 @@ fn a_shard_that_changes_its_operator_lets_go_of_everything_first() {
     );
     assert!(epoch(&world, "two", "shop-a") > epoch(&world, "one", "shop-a"));
 }
+
+/// Whoever runs would lose everything: as with a leader lock.
+#[test]
+fn a_name_is_edited_while_nobody_runs() {
+    let mut fleet = fleet(&["shop-a"]);
+    fleet.apply("a", of("one", &[("east", &["shop-a"])]));
+    fleet.compile(ALL);
+    let edited = |fleet: &mut Fleet, spec: ShardingConfigSpec| {
+        fleet.apply("a", spec);
+        fleet.compile(ALL)
+    };
+    for (spec, words) in [
+        (of("two", &[("east", &["shop-a"])]), "changing it to \"two\""),
+        (spec(&[("east", &["shop-a"])]), "changing it to absent"),
+    ] {
+        let world = edited(&mut fleet, spec);
+        assert_eq!(world.refusal("a"), Some(ConditionReason::Invalid));
+        let message = world.message("a");
+        for part in ["spec.operator: it is \"one\"", words, "east/ops/pod-p", "to 0 first"] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+        let held = world.state.ledger.get(&name_of("one"), "east", "shop-a").unwrap();
+        assert_eq!((&held.owner, held.releasing_since), (&Some(shard_name("a")), None));
+    }
+    // Of a member that tells nothing yet nobody knows.
+    fleet.agent("east").callers = None;
+    let world = edited(&mut fleet, of("two", &[("east", &["shop-a"])]));
+    assert!(world.message("a").contains("not known yet"), "{}", world.message("a"));
+    fleet.agent("east").callers = Some(BTreeMap::new());
+    assert_eq!(fleet.compile(0).refusal("a"), None, "nobody runs any more");
+}
+
+/// As long as a member may take a write of the epoch under the old name, nothing is claimed under the new one, there or elsewhere.
+#[test]
+fn all_is_closed_under_the_old_name_before_anything_is_claimed_under_the_new() {
+    let mut fleet = fleet(&["shop-a", "shop-b"]);
+    fleet.agent("east").callers = Some(BTreeMap::new());
+    fleet.agent("east").allowed = Some(v1::Allowed {
+        extras: [FENCE_EPOCH, FENCE_SHARD].map(str::to_owned).into(),
+        fence_lists: true,
+        ..v1::Allowed::default()
+    });
+    let owns: [(&str, &[&str]); 2] = [("east", &["shop-a"]), ("west", &["shop-b"])];
+    fleet.apply("a", of("one", &owns));
+    fleet.apply("waits", of("two", &[("east", &["shop-b"])]));
+    let before = settled(&mut fleet);
+    let epoch_before = epoch(&before, "one", "shop-a");
+    fleet.apply("a", of("two", &owns));
+    let (mut seen_closing, mut world) = (false, fleet.compile(0));
+    for _ in 0..10 {
+        let ledger = &world.state.ledger;
+        let owners = |operator: &str| {
+            let owned = [("east", "shop-a"), ("west", "shop-b")];
+            let owners = owned.map(|(cluster, namespace)| {
+                ledger
+                    .get(&name_of(operator), cluster, namespace)
+                    .and_then(|entry| entry.owner.clone())
+            });
+            owners.into_iter().flatten().count()
+        };
+        assert!(owners("one") == 0 || owners("two") == 0, "never as two");
+        seen_closing |= ledger.closing().next().is_some();
+        if owners("two") > 0 {
+            let open = &fleet.facts.inventory("east").unwrap()["shop-a"].epochs;
+            assert!(!open.contains(&epoch_before), "closed at the member: {open:?}");
+        }
+        carry_out(&mut fleet, &world);
+        let released = fence_released(&fleet);
+        world = fleet.compile(released);
+    }
+    assert!(seen_closing);
+    assert_eq!(grants(&world, "a"), ["shop-a"]);
+    assert!(epoch(&world, "two", "shop-a") > epoch_before);
+    assert_eq!(grants(&world, "waits"), ["shop-b"], "another's is as it was");
+}
+
+#[test]
+fn children_have_the_operator_of_their_root() {
+    let mut fleet = super::roots::fleet();
+    fleet.state.ledger = Arc::new(Ledger::restore(Contention::Operator, [], 0, false));
+    let root = |operator: Option<&str>| ShardingConfigSpec {
+        operator: operator.map(str::to_owned),
+        ..super::roots::sized(2)
+    };
+    let held_as = |world: &World| -> BTreeSet<String> {
+        let ledger = &world.state.ledger;
+        let held = CLUSTERS.iter().flat_map(|cluster| ledger.pairs_in(cluster));
+        let held = held.filter(|(.., entry)| {
+            entry
+                .owner
+                .as_ref()
+                .is_some_and(|owner| owner.name().starts_with("op-"))
+        });
+        held.map(|(operator, ..)| operator.to_string()).collect()
+    };
+    fleet.apply("root", root(Some("rollouts")));
+    let world = fleet.settle();
+    assert_eq!(held_as(&world), ["ops/rollouts".to_owned()].into());
+    super::roots::check_whole(&world);
+    // What they are to have is no other shard's of the operator, and may be one's of another.
+    fleet.apply("same", of("rollouts", &[("east", &["a"])]));
+    fleet.apply("other", spec(&[("east", &["a"])]));
+    let world = fleet.settle();
+    assert_eq!(world.refusal("same"), Some(ConditionReason::Overlap));
+    assert_eq!(
+        (world.refusal("other"), grants(&world, "other")),
+        (None, vec!["a".to_owned()])
+    );
+    fleet.caller("east", "p", "op");
+    fleet.apply("root", root(Some("prometheus")));
+    let world = fleet.settle();
+    assert!(
+        world.message("root").contains("spec.operator"),
+        "{}",
+        world.message("root")
+    );
+    assert_eq!(held_as(&world), ["ops/rollouts".to_owned()].into());
+    fleet.agent("east").callers = Some(BTreeMap::new());
+    let world = fleet.settle();
+    let refused = world.shards.iter().filter(|(_, verdict)| verdict.refusal.is_some());
+    assert_eq!(refused.map(|(name, _)| name.name()).collect::<Vec<_>>(), [""; 0]);
+    assert_eq!(held_as(&world), ["ops/prometheus".to_owned()].into());
+    super::roots::check_whole(&world);
+    assert_eq!(grants(&world, "same"), ["a"], "the name is free");
+}
+
+#[test]
+fn a_hub_namespace_has_so_many_operators() {
+    use portolan_crds::OPERATORS_MAX;
+    let accepted = |world: &World| -> BTreeSet<String> {
+        let accepted = world.state.accepted.keys();
+        accepted.map(|name| name.name().to_owned()).collect()
+    };
+    let names: Vec<_> = (0..40).map(|at| format!("o-{at:02}")).collect();
+    let first: BTreeSet<_> = names[..OPERATORS_MAX].iter().cloned().collect();
+    let shard_of = |name: &str| of(name, &[("east", &["shop-a"])]);
+    let mut fleet = fleet(&["shop-a"]);
+    for name in &names {
+        fleet.apply(name, shard_of(name));
+    }
+    let elsewhere = ShardName::new("shop", "own").unwrap();
+    fleet.apply_of(&elsewhere, shard_of("own"));
+    let world = fleet.compile(0);
+    let with_elsewhere: BTreeSet<_> = first.iter().cloned().chain(["own".to_owned()]).collect();
+    assert_eq!(
+        accepted(&world),
+        with_elsewhere,
+        "the oldest, and who is of another namespace"
+    );
+    let last = &names[OPERATORS_MAX];
+    assert_eq!(world.refusal(last), Some(ConditionReason::TooMuch));
+    for part in ["\"o-32\"", "\"ops\"", "33 operators", "32 are", "absent counts"] {
+        assert!(world.message(last).contains(part), "{part}: {}", world.message(last));
+    }
+    // As they come one by one, the last first: what is in force stays.
+    let mut one_by_one = self::fleet(&["shop-a"]);
+    for name in &names {
+        one_by_one.apply(name, shard_of(name));
+        one_by_one.compile(0);
+    }
+    assert_eq!(accepted(&one_by_one.compile(0)), first);
+    // A second shard of a name that is there is none more, and neither is an edit of the last of a name.
+    fleet.apply("second", of("o-00", &[("west", &["shop-a"])]));
+    fleet.agent("east").callers = Some(BTreeMap::new());
+    fleet.apply("o-01", shard_of("renamed"));
+    let world = fleet.compile(0);
+    assert_eq!((world.refusal("second"), world.refusal("o-01")), (None, None));
+    fleet.apply("nameless", spec(&[("east", &["shop-a"])]));
+    let world = fleet.compile(ALL);
+    assert_eq!(world.refusal("nameless"), Some(ConditionReason::TooMuch));
+    assert!(
+        world.message("nameless").contains("with absent"),
+        "{}",
+        world.message("nameless")
+    );
+    fleet.delete("o-02");
+    let world = fleet.compile(ALL);
+    assert_eq!(world.refusal(last), None, "the oldest of those that wait");
+    assert_eq!(world.refusal("o-33"), Some(ConditionReason::TooMuch));
+}
+
+/// Thousands of pairs of one author are closed, and one of another's beside them.
+#[test]
+fn no_authors_orders_wait_for_all_of_anothers() {
+    let names: Vec<_> = (0..3_000).map(|at| format!("a-{at:04}")).collect();
+    let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
+    all.push("z-single");
+    let mut fleet = fleet(&all);
+    fleet.agent("east").allowed = Some(v1::Allowed {
+        extras: [FENCE_EPOCH, FENCE_SHARD].map(str::to_owned).into(),
+        fence_lists: true,
+        ..v1::Allowed::default()
+    });
+    let (much, little) = (ShardName::new("evil", "much").unwrap(), shard_name("little"));
+    fleet.apply_of(&much, of("evil", &[("east", &all[..3_000])]));
+    fleet.apply_of(&little, of("rollouts", &[("east", &["z-single"])]));
+    let world = settled(&mut fleet);
+    let fenced = |shard: &ShardName| {
+        world
+            .state
+            .ledger
+            .held_by(shard)
+            .filter(|(.., entry)| entry.is_fenced())
+            .count()
+    };
+    assert_eq!((fenced(&much), fenced(&little)), (3_000, 1));
+    fleet.apply_of(&much, of("evil", &[("west", &["a-0000"])]));
+    fleet.apply_of(&little, of("rollouts", &[("west", &["z-single"])]));
+    fleet.compile(fence_released(&fleet));
+    let world = fleet.compile(fence_released(&fleet));
+    assert_eq!(world.state.ledger.closing().count(), 3_001);
+    let orders = &world.agent_configs["east"].rest().fences;
+    assert_eq!(orders.len(), portolan_wire::protocol::MAX_FENCES);
+    assert!(
+        orders.iter().any(|order| order.namespace == "z-single"),
+        "in the first turn"
+    );
+}
+
+/// Of a ledger of before, in which everybody contends with everybody.
+#[test]
+fn a_ledger_of_before_is_switched_and_nobody_who_has_something_notices() {
+    let mut fleet = Fleet::new(&["shop-a", "shop-b", "shop-c"]);
+    fleet.caller("east", "p", "op");
+    fleet.agent("east").allowed = Some(v1::Allowed {
+        extras: [FENCE_EPOCH, FENCE_SHARD].map(str::to_owned).into(),
+        fence_lists: true,
+        ..v1::Allowed::default()
+    });
+    fleet.apply("r1", of("rollouts", &[("east", &["shop-a", "shop-b", "shop-c"])]));
+    fleet.apply("p1", of("prometheus", &[("east", &["shop-a"])]));
+    settled(&mut fleet);
+    // One is on its way, and one is vacant.
+    fleet.agent("east").namespaces.as_mut().unwrap().remove("shop-c");
+    fleet.apply("r1", of("rollouts", &[("east", &["shop-a", "shop-c"])]));
+    fleet.apply("r2", of("rollouts", &[("east", &["shop-b"])]));
+    let before = fleet.compile(0);
+    assert_eq!(before.refusal("p1"), Some(ConditionReason::Overlap));
+    assert!(
+        before.message("p1").contains("portolanctl shards separate"),
+        "{}",
+        before.message("p1")
+    );
+    let entries = |world: &World, operator: &OperatorName| -> Vec<(String, Entry)> {
+        let pairs = world.state.ledger.pairs_in("east").filter(|(of, ..)| *of == operator);
+        pairs
+            .map(|(_, namespace, entry)| (namespace.to_owned(), entry.clone()))
+            .collect()
+    };
+    let accepted = fleet.state.accepted.clone();
+    Arc::make_mut(&mut fleet.state.ledger).separate(&accepted);
+    let after = fleet.compile(0);
+    assert_eq!(
+        entries(&after, &name_of("rollouts")),
+        entries(&before, &OperatorName::default()),
+        "owners, epochs, fences, view revisions, what is let go of"
+    );
+    // What cursors are made of, and what routers write by, is the same.
+    let told = |world: &World| {
+        let rules = world.rules("r1").unwrap().clone();
+        let owned = world.owned("east", "r1").unwrap().clone();
+        let (rules, owned) = (
+            v1::Shard {
+                operator: String::new(),
+                ..rules
+            },
+            v1::Ownership {
+                operator: String::new(),
+                ..owned
+            },
+        );
+        (rules, owned)
+    };
+    assert_eq!(told(&after), told(&before));
+    assert_eq!(after.rules("r1").unwrap().operator, "ops/rollouts");
+    assert_eq!(after.owned("east", "r1").unwrap().operator, "ops/rollouts");
+    assert_eq!(
+        (after.refusal("p1"), grants(&after, "p1")),
+        (None, vec!["shop-a".to_owned()])
+    );
+    let highest = before
+        .state
+        .ledger
+        .all_of("east", "shop-a")
+        .map(|(_, entry)| entry.owner_count);
+    assert!(epoch(&after, "prometheus", "shop-a") > highest.max().unwrap());
+    let awaited = &after.shards[&shard_name("r2")].awaited;
+    assert_eq!(awaited.len(), 1, "{awaited:?}: it waits for its own operator's still");
+    // And what is free begins after all that there were.
+    let world = settled(&mut fleet);
+    assert_eq!(grants(&world, "r2"), ["shop-b"]);
+}
+
+#[test]
+fn what_is_free_when_a_ledger_is_switched_begins_after_all_epochs() {
+    let mut fleet = Fleet::new(&["shop-a"]);
+    for at in 0..3 {
+        fleet.apply(&format!("a{at}"), of("one", &[("east", &["shop-a"])]));
+        fleet.compile(ALL);
+        fleet.delete(&format!("a{at}"));
+        fleet.compile(ALL);
+        fleet.compile(ALL);
+    }
+    let entry = |fleet: &Fleet, operator: &OperatorName| fleet.state.ledger.get(operator, "east", "shop-a").cloned();
+    let free = entry(&fleet, &OperatorName::default()).unwrap();
+    assert_eq!(free.owner, None);
+    let accepted = fleet.state.accepted.clone();
+    Arc::make_mut(&mut fleet.state.ledger).separate(&accepted);
+    assert_eq!(entry(&fleet, &OperatorName::default()), None);
+    fleet.apply("b", of("two", &[("east", &["shop-a"])]));
+    fleet.compile(ALL);
+    let taken = entry(&fleet, &name_of("two")).unwrap();
+    assert!(taken.owner_count > free.owner_count, "{taken:?} after {free:?}");
+}

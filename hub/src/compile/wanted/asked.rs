@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portolan_crds::{MemberClusterSpec, OperatorName, ShardName, ShardingConfigSpec};
+use portolan_crds::{Contention, MemberClusterSpec, OperatorName, ShardName, ShardingConfigSpec};
 
 use super::{Known, Wanted};
 use crate::compile::ledger::{ByCluster, Ledger, unshared_fields};
@@ -14,6 +14,7 @@ use crate::facts::{Facts, MemberObject};
 pub(in crate::compile) struct Asked {
     members: BTreeMap<String, Chosen>,
     pairs: BTreeMap<OperatorName, ByCluster>,
+    contention: Contention,
     pub(in crate::compile) by_shard: Answers,
     /// Whose answers may be others in this run.
     doubted: Doubted,
@@ -60,6 +61,7 @@ impl Asked {
             chosen.is_some_and(|chosen| chosen.is_of(member))
         };
         let are_same = self.members.len() == facts.members.len() && facts.members.iter().all(is_same);
+        let contends_as_before = std::mem::replace(&mut self.contention, ledger.contention()) == ledger.contention();
         if !are_same {
             let members = facts.members.iter();
             let members = members.map(|(cluster, member)| (cluster.clone(), Chosen::of(member)));
@@ -71,7 +73,11 @@ impl Asked {
             touched.extend(pairs.flat_map(|pairs| pairs.owners().iter().cloned()));
         }
         self.pairs.clone_from(ledger.all_shared());
-        self.doubted = if are_same { Doubted::Some(touched) } else { Doubted::All };
+        self.doubted = if are_same && contends_as_before {
+            Doubted::Some(touched)
+        } else {
+            Doubted::All
+        };
     }
 
     /// What `spec` of `shard` asks for, if that was found in the last run and is so still.

@@ -585,7 +585,7 @@ pub struct RouterHello {
     pub oldest_protocol: u32,
     /// `cursor-format-2`: the router reads cursors of that format. `policies`: it serves Policy resources. `fence`: its writes
     /// say their epoch where the grant is `fenced`, and it tells WritesAnswered. `locks`: it heeds Shard.lock, and tells LockReport.
-    /// `held-locks`: it heeds CallerView.writes_closed, and tells HeldLocks.
+    /// `held-locks`: it heeds CallerView.writes_closed, and tells HeldLocks. `operators`: a namespace has an owner of each Shard.operator.
     #[prost(string, repeated, tag = "2")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "3")]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_runtime::Chain;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, POLICIES};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, OPERATORS, POLICIES};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
@@ -120,7 +120,9 @@ impl HubState {
     /// For `RouterHello`.
     pub(super) fn capabilities(&self) -> Vec<String> {
         // By the UID of its shard, which that format is told by, the handover of a lock is known from any other.
-        let later = [CURSOR_FORMAT_2, LOCKS].into_iter().filter(|_| !self.held_to_format_1);
+        let later = [CURSOR_FORMAT_2, LOCKS, OPERATORS]
+            .into_iter()
+            .filter(|_| !self.held_to_format_1);
         let all = later.chain([POLICIES, FENCE, HELD_LOCKS]);
         all.map(str::to_owned).collect()
     }
