@@ -202,6 +202,7 @@ fn a_shard_that_changes_its_operator_lets_go_of_everything_first() {
     let mut fleet = fleet(&["shop-a"]);
     fleet.apply("a", of("one", &[("east", &["shop-a"])]));
     fleet.compile(ALL);
+    fleet.agent("east").callers = Some(BTreeMap::new());
     fleet.apply("a", of("two", &[("east", &["shop-a"])]));
     let releasing = fleet.compile(0);
     let ledger = &releasing.state.ledger;
@@ -307,21 +308,24 @@ fn children_have_the_operator_of_their_root() {
         operator: operator.map(str::to_owned),
         ..super::roots::sized(2)
     };
-    let held_as = |world: &World| -> BTreeSet<String> {
-        let ledger = &world.state.ledger;
-        let held = CLUSTERS.iter().flat_map(|cluster| ledger.pairs_in(cluster));
-        let held = held.filter(|(.., entry)| {
-            entry
-                .owner
-                .as_ref()
-                .is_some_and(|owner| owner.name().starts_with("op-"))
-        });
-        held.map(|(operator, ..)| operator.to_string()).collect()
+    let held_as = |world: &World, name: &str| -> BTreeSet<(String, String)> {
+        let operator = name_of(name);
+        let mut held = BTreeSet::new();
+        for cluster in CLUSTERS {
+            let pairs = world.state.ledger.pairs_in(cluster);
+            let of_children = pairs.filter(|(of, _, entry)| {
+                let owner = entry.owner.as_ref();
+                **of == operator && owner.is_some_and(|owner| owner.name().starts_with("op-"))
+            });
+            held.extend(of_children.map(|(_, namespace, _)| (cluster.to_owned(), namespace.to_owned())));
+        }
+        held
     };
     fleet.apply("root", root(Some("rollouts")));
     let world = fleet.settle();
-    assert_eq!(held_as(&world), ["ops/rollouts".to_owned()].into());
     super::roots::check_whole(&world);
+    let all = held_as(&world, "rollouts");
+    assert!(all.len() > 5, "{all:?}");
     // What they are to have is no other shard's of the operator, and may be one's of another.
     fleet.apply("same", of("rollouts", &[("east", &["a"])]));
     fleet.apply("other", spec(&[("east", &["a"])]));
@@ -339,13 +343,18 @@ fn children_have_the_operator_of_their_root() {
         "{}",
         world.message("root")
     );
-    assert_eq!(held_as(&world), ["ops/rollouts".to_owned()].into());
+    assert_eq!(
+        (held_as(&world, "rollouts"), held_as(&world, "prometheus").len()),
+        (all.clone(), 0)
+    );
     fleet.agent("east").callers = Some(BTreeMap::new());
     let world = fleet.settle();
     let refused = world.shards.iter().filter(|(_, verdict)| verdict.refusal.is_some());
     assert_eq!(refused.map(|(name, _)| name.name()).collect::<Vec<_>>(), [""; 0]);
-    assert_eq!(held_as(&world), ["ops/prometheus".to_owned()].into());
-    super::roots::check_whole(&world);
+    assert_eq!(
+        (held_as(&world, "prometheus"), held_as(&world, "rollouts").len()),
+        (all, 0)
+    );
     assert_eq!(grants(&world, "same"), ["a"], "the name is free");
 }
 
