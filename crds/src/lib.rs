@@ -17,6 +17,7 @@ pub mod labels;
 pub mod ledger;
 pub mod names;
 pub mod operator;
+pub mod overlap;
 pub mod partition;
 pub mod policy;
 pub mod rotation;
