@@ -32,6 +32,8 @@ pub enum ConditionType {
     OperatorSeparate,
     /// ShardingConfig with `webhook`: API servers reach its operator's webhooks by shard.
     WebhookServed,
+    /// ShardingConfig with `clusterScoped`: it has the kinds that it names, alone of its operator, and somebody works on them.
+    ClusterScopedServed,
     /// CircuitBreaker with rules about traffic to other servers than API servers: they are in force.
     RulesServed,
     /// MemberCluster: its agent has the hub's certificate and its cluster UID is pinned.

@@ -15,10 +15,10 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::ShardingConfigSpec;
 use crate::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
 use crate::names::ShardName;
 use crate::operator::Contention;
+use crate::{ObjectLimiter, ShardingConfigSpec};
 
 mod chunk;
 mod lock;
@@ -132,6 +132,9 @@ pub struct SpecInForce {
     /// How its leader lock came to be where the spec says. Absent: it never moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<LockInForce>,
+    /// Limits that hold beside those of the spec, until every router has let go of what others had.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<ObjectLimiter>,
 }
 
 /// A spec of the same object that was in force once.

@@ -163,6 +163,9 @@ pub struct ShardingConfigSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic")))]
     pub replicated: Option<Vec<ReplicatedKind>>,
+    /// What this shard alone of its operator sees of kinds without namespaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_scoped: Option<ClusterScoped>,
 }
 
 impl ShardingConfigSpec {
@@ -216,6 +219,13 @@ impl ShardingConfigSpec {
         let primary = self.primary_cluster.iter();
         let primary = primary.map(|name| ("spec.primaryCluster".to_owned(), name.as_str()));
         entries.chain(callers).chain(primary).collect()
+    }
+
+    /// The kinds without namespaces that this shard alone of its operator sees.
+    pub fn single_kinds(&self) -> &[ResourceGroup] {
+        self.cluster_scoped
+            .as_ref()
+            .map_or(&[], |kinds| kinds.resources.as_slice())
     }
 
     /// Whether Pods that run as this ServiceAccount may be callers.
@@ -416,6 +426,18 @@ pub struct ResourceGroup {
         extend("x-kubernetes-list-type" = "atomic"),
     ))]
     pub resources: Vec<String>,
+}
+
+/// Kinds without namespaces that one shard of an operator works on for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterScoped {
+    /// Which kinds, each by its group and its plural name, without "*". The operator's other shards see no object of them. A root
+    /// gives them to its first child beside the canary.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic")))]
+    pub resources: Vec<ResourceGroup>,
 }
 
 /// Member clusters and the namespaces in them that the shard owns.

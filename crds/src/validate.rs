@@ -4,6 +4,7 @@
 //! object: what needs the others (does the cluster exist, do two shards overlap) is the index's.
 
 mod circuit_breaker;
+mod cluster_scoped;
 mod fault_injection;
 mod member;
 mod policies;

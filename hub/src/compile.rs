@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use portolan_crds::ledger::{CursorFormat, LockInForce, Vacancy};
-use portolan_crds::{ShardName, ShardingConfigSpec};
+use portolan_crds::{ObjectLimiter, ShardName, ShardingConfigSpec};
 use portolan_wire::subscription::CallerPod;
 use portolan_wire::v1;
 
@@ -23,6 +23,7 @@ mod agent_config;
 mod arbitrate;
 mod callers;
 mod credentials;
+mod extents;
 mod fence;
 mod held;
 mod ledger;
@@ -35,6 +36,7 @@ mod reference;
 mod roots;
 mod scope;
 mod shards;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod vacant;
@@ -57,6 +59,7 @@ use reference::Earlier;
 pub(crate) use reference::{Compiled, Offered, Ref};
 pub(crate) use roots::{Children, Generated};
 pub(crate) use scope::Scope;
+pub(crate) use steps::{Steps, lacks_kinds};
 use vacant::Vacancies;
 pub(crate) use wanted::{Wanted, WantedMember};
 
@@ -74,6 +77,8 @@ pub(crate) struct State {
     pub(crate) roots: BTreeMap<ShardName, Children>,
     /// What came of specs of roots that are not in force, so that none is shared out anew run for run.
     pub(crate) attempts: roots::Attempts,
+    /// What limits let go of. Not stored: what waits for it is.
+    pub(crate) steps: Steps,
     /// Shared: the world, the store and the next run each hold on to it.
     pub(crate) ledger: Arc<Ledger>,
 }
@@ -89,13 +94,16 @@ pub(crate) struct Accepted {
     pub(crate) bytes: usize,
     /// How its leader lock came to be where the spec says.
     pub(crate) lock: LockInForce,
+    /// Limits that routers are told beside the spec's, until they have let go of what others had.
+    pub(crate) withheld: Vec<ObjectLimiter>,
 }
 
 impl PartialEq for Accepted {
     fn eq(&self, other: &Self) -> bool {
         // Most are compared with themselves, run by run.
         let same_spec = || Arc::ptr_eq(&self.spec, &other.spec) || self.spec == other.spec;
-        self.generation == other.generation && self.uid == other.uid && self.lock == other.lock && same_spec()
+        let same_object = self.generation == other.generation && self.uid == other.uid;
+        same_object && self.lock == other.lock && self.withheld == other.withheld && same_spec()
     }
 }
 
@@ -138,6 +146,7 @@ impl World {
             && self.state.cursor_format == other.state.cursor_format
             && self.state.accepted == other.state.accepted
             && self.state.roots == other.state.roots
+            && self.state.steps == other.state.steps
             && self.state.ledger == other.state.ledger
             && self.resources == other.resources
             && self.unknown == other.unknown
@@ -239,6 +248,7 @@ impl State {
             || ledger.awaits_epochs()
             || ledger.is_withholding()
             || self.hands_locks_over()
+            || self.steps.await_routers()
             || self.accepted.values().any(closed)
     }
 
@@ -309,7 +319,7 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
     let outcome = arbitrate::arbitrate(
         Given { before, ..given },
         &found,
-        (&mut memo.asked, &mut memo.judgements),
+        (&mut memo.asked, &mut memo.judgements, &mut memo.extents),
     );
     let vacancies = Vacancies {
         facts,
@@ -324,7 +334,8 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
     ledger.fence(facts, released, (run, &outcome.judged));
     ledger.forget(facts, &outcome.judged);
     memo.judgements.note(facts, &outcome.judged, (&before.ledger, &ledger));
-    let mut accepted = outcome.accepted;
+    let (mut accepted, mut verdicts) = (outcome.accepted, outcome.verdicts);
+    let steps = steps::take(Given { before, ..given }, &mut accepted, &mut verdicts);
     released
         .holders
         .look_at_vacant(&mut accepted, facts, settings.longest_lease);
@@ -335,11 +346,12 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
         accepted,
         roots: outcome.roots,
         attempts: outcome.attempts,
+        steps,
         ledger: Arc::new(ledger),
     };
     Decided {
         state,
-        verdicts: outcome.verdicts,
+        verdicts,
         holders: released.holders.clone(),
     }
 }

@@ -155,6 +155,7 @@ fn what_was_changed_by_hand_is_noticed() {
             spec: serde_json::json!({"unknown": ["another"]}),
         }),
         lock: None,
+        withheld: Vec::new(),
     };
     let record = record(Content::Spec(spec));
     let (name, good) = (record.object_name(), record.encode());
@@ -195,6 +196,7 @@ fn a_record_that_is_listed_and_missing_or_not_understood_is_named() {
             spec,
             before: None,
             lock: None,
+            withheld: Vec::new(),
         })
     };
     let root = Root {

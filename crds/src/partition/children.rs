@@ -68,11 +68,14 @@ pub(super) struct Mould<'a> {
 }
 
 impl Mould<'_> {
-    /// The child that has `part`. `canary`: and what is taken by name, which else it has not.
-    pub(super) fn child(&self, selector: LabelSelector, part: &Part, canary: bool) -> ShardingConfigSpec {
+    /// The child that has `part`: of all its number, of which 0 is the canary's. That has what is taken by name, too, which else it has
+    /// not, and the first one has the kinds of which one has all.
+    pub(super) fn child(&self, selector: LabelSelector, part: &Part, number: usize) -> ShardingConfigSpec {
+        let (canary, first) = (number == 0, number == 1);
         let mut child = ShardingConfigSpec {
             selector: Some(selector),
             root: None,
+            cluster_scoped: self.spec.cluster_scoped.clone().filter(|_| first),
             ..self.spec.clone()
         };
         if self.spec.clusters.is_empty() {

@@ -194,7 +194,7 @@ fn share(
             },
             is_empty: part.is_empty() && !has_names,
             has_no_pods: runs_up_to.is_some_and(|end| ordinals.start >= end),
-            spec: mould.child(pods::selector(spec, root, ordinals), &part, is_canary),
+            spec: mould.child(pods::selector(spec, root, ordinals), &part, number),
             part,
         }
     };

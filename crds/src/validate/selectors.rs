@@ -75,7 +75,7 @@ pub(super) fn check_limits(problems: &mut Problems, field: &str, limits: &[Objec
     check_contradictions(problems, field, limits);
 }
 
-fn check_resources(problems: &mut Problems, field: &str, rule: &ResourceGroup) {
+pub(super) fn check_resources(problems: &mut Problems, field: &str, rule: &ResourceGroup) {
     if rule.api_groups.is_empty() {
         let message = "name at least one API group: \"\" is the core group, \"*\" is every group";
         problems.required(format!("{field}.apiGroups"), message);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::cluster_scoped::check_cluster_scoped;
 use super::root::check_root;
 use super::selectors::{check_asked, check_limits, check_selector};
 use super::{Problem, Problems, Reason};
@@ -38,6 +39,7 @@ pub fn validate_sharding(name: &str, namespace: &str, spec: &ShardingConfigSpec)
     check_clusters(&mut problems, &spec.clusters);
     check_primary(&mut problems, spec);
     check_replicated(&mut problems, spec);
+    check_cluster_scoped(&mut problems, spec.single_kinds());
     if let Some(root) = &spec.root {
         check_root(&mut problems, root);
     }

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use portolan_crds::names::STRANGERS_SHARD;
-use portolan_crds::{ConditionReason, Contention, ShardName};
+use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec};
 
 use self::draft::{Draft, Drafting};
+use super::extents::{self, Extents};
 use super::ledger::{Claims, Field, Fields, Ledger, Pair, Released};
 use super::roots::{Attempts, Children, Generator, roots};
 use super::wanted::{Asked, Known, Wanted};
@@ -23,6 +24,7 @@ use super::{Accepted, State};
 use crate::facts::Facts;
 use crate::settings::Settings;
 
+mod beside;
 mod draft;
 mod family;
 mod judgements;
@@ -32,6 +34,7 @@ mod members;
 mod operators;
 mod weights;
 
+use beside::Beside;
 use judgements::Contests;
 pub(super) use judgements::Judgements;
 
@@ -139,7 +142,7 @@ pub(crate) struct Given<'a> {
 pub(super) fn arbitrate(
     given: Given<'_>,
     ledger: &Ledger,
-    (asked, judgements): (&mut Asked, &mut Judgements),
+    (asked, judgements, extents): (&mut Asked, &mut Judgements, &mut extents::Known),
 ) -> Outcome {
     let Given {
         facts,
@@ -171,12 +174,14 @@ pub(super) fn arbitrate(
     let mut drafts = drafting.drafts();
     weights::weigh(&mut drafts);
     operators::count(&mut drafts);
+    beside::count(&mut drafts);
     let (attempts, noted) = (drafting.generator.attempts, drafting.known.noted.take());
     let discarded = family::discarded(&drafts, &Refused::new());
     let is_discarded = |name: &ShardName| discarded.contains(name);
     let docket = judgements.docket(given, ledger, &drafts, is_discarded);
     let case = Case {
         by_name: drafts.iter().map(|draft| (draft.name, draft)).collect(),
+        beside: Beside::new(&drafts, Extents::new(settings, extents)),
         ledger,
         judged: &docket.judged,
         judgements,
@@ -185,6 +190,8 @@ pub(super) fn arbitrate(
     family::finish(&mut outcome, &drafts);
     outcome.attempts = attempts.take();
     outcome.judged.clone_from(&docket.judged);
+    let measured = case.beside.measured();
+    *extents = measured;
     judgements.note_verdicts(docket, &outcome.verdicts);
     asked.by_shard = noted;
     outcome
@@ -193,6 +200,8 @@ pub(super) fn arbitrate(
 /// What is decided about, with all that does not change while it is.
 struct Case<'a> {
     by_name: HashMap<&'a ShardName, &'a Draft<'a>>,
+    /// What is not contended for pair by pair.
+    beside: Beside<'a>,
     ledger: &'a Ledger,
     /// Where it is judged anew.
     judged: &'a Fields,
@@ -270,11 +279,11 @@ impl<'a> Pass<'a> {
                 verdict.conflicts = if let Some(conflicts) = refused {
                     conflicts.clone()
                 } else {
-                    let Contests { shared, moving } = self.contested(name, wanted);
+                    let Contests { shared, moving } = self.contested_by(draft, spec, wanted);
                     awaited = Some((Arc::as_ptr(wanted), moving));
                     shared
                 };
-                let judged = draft.settled || draft.kin.root().is_some();
+                let judged = draft.settled || draft.kin.root().is_some() || self.case.beside.is_as_before(draft, spec);
                 if judged || verdict.conflicts.is_empty() {
                     let accept = || (draft.accept(spec), wanted);
                     draft.kin.pending().map_or_else(|| Ok(accept()), Err)
@@ -282,7 +291,7 @@ impl<'a> Pass<'a> {
                     if refused.is_none() {
                         self.refused_now.insert(name.clone(), verdict.conflicts.clone());
                     }
-                    Err(self.refuse_conflicts(name, &verdict.conflicts))
+                    Err(beside::refuse((name, spec), self.case.ledger.contention(), &verdict.conflicts))
                 }
             }
             Err(refusal) => Err(refusal.clone()),
@@ -379,20 +388,13 @@ impl<'a> Pass<'a> {
         contests
     }
 
-    /// The last words are the same, whatever precedes them: who looks for them finds what to do.
-    fn refuse_conflicts(&self, shard: &ShardName, conflicts: &[Contested]) -> Refusal {
-        let (rule, waits) = match self.case.ledger.contention() {
-            Contention::Operator => (", a namespace has one owner of each operator", ""),
-            Contention::Fleet => ("", " and run portolanctl shards separate"),
-        };
-        Refusal {
-            reason: ConditionReason::Overlap,
-            message: format!(
-                "spec.clusters: {} belong to another ShardingConfig: remove them here or there{rule}; or set spec.operator{waits}, \
-                 if this is another program",
-                some_contested(conflicts, shard.namespace())
-            ),
-        }
+    /// What a present spec wants and others have, pairs or not.
+    fn contested_by(&self, draft: &Draft<'_>, spec: &Arc<ShardingConfigSpec>, wanted: &Arc<Wanted>) -> Contests {
+        let mut contests = self.contested(draft.name, wanted);
+        let beside = &self.case.beside;
+        let more = beside.contested((draft, spec, wanted), &self.discarded, self.refused);
+        contests.shared.extend(more);
+        contests
     }
 
     fn wants(&self, name: &ShardName, pair: Pair<'_>) -> bool {

@@ -5,6 +5,7 @@
 //! Caller: `distribute` keeps one; plans have none.
 
 use super::arbitrate::Judgements;
+use super::extents::Known;
 use super::wanted::Asked;
 
 /// What the last run found out.
@@ -14,4 +15,6 @@ pub(crate) struct Memo {
     pub(super) asked: Asked,
     /// What came of that in each cluster.
     pub(super) judgements: Judgements,
+    /// What specs without clusters have, and which have some of the same.
+    pub(super) extents: Known,
 }

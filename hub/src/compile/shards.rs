@@ -208,7 +208,7 @@ fn shard(
         explicit_view: spec.explicit_view == ExplicitView::Allow,
         enforcement: enforcement.into(),
         members,
-        limits: spec.limits.iter().filter_map(limit).collect(),
+        limits: spec.limits.iter().chain(&accepted.withheld).filter_map(limit).collect(),
         label_prefix: settings.keys.prefix().to_owned(),
         bucketing: Some(settings.bucketing.into()),
         unavailable: unavailable.into(),

@@ -20,6 +20,7 @@ mod fleet;
 mod handover;
 mod held;
 mod laws;
+mod limits;
 mod locks;
 mod memo;
 mod operators;

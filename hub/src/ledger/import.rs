@@ -103,5 +103,6 @@ fn accepted(shard: &ShardObject) -> Result<Option<Accepted>, Reason> {
         bytes: json_bytes(&spec),
         spec: Arc::new(spec),
         lock: LockInForce::default(),
+        withheld: Vec::new(),
     }))
 }

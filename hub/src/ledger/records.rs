@@ -7,7 +7,7 @@ use portolan_crds::ledger::{Chunk, Content, EarlierSpec, LockInForce, Phase, Roo
 use portolan_crds::{ShardName, json_bytes};
 use serde_json::Value;
 
-use crate::compile::{Accepted, Ledger, State};
+use crate::compile::{Accepted, Ledger, State, Steps};
 
 /// Names of what two states say differently, and of what may not be stored yet.
 #[derive(Debug, Default)]
@@ -161,6 +161,7 @@ impl Batch {
             lock: Some(&accepted.lock)
                 .filter(|lock| **lock != LockInForce::default())
                 .cloned(),
+            withheld: accepted.withheld.clone(),
             spec,
         });
         self.contents.push((content, [shard.namespace().to_owned()].into()));
@@ -208,6 +209,7 @@ pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> 
                     bytes: json_bytes(&stored.spec),
                     spec: Arc::new(spec),
                     lock: stored.lock.unwrap_or_default(),
+                    withheld: stored.withheld,
                 };
                 accepted.insert(stored.shard, one);
             }
@@ -221,6 +223,7 @@ pub(super) fn state(root: &Root, contents: Vec<Content>, view_revision: u64) -> 
         accepted,
         roots: BTreeMap::new(),
         attempts: BTreeMap::new(),
+        steps: Steps::default(),
         ledger: Arc::new(Ledger::restore(
             root.contention,
             chunks,

@@ -8,6 +8,10 @@ use portolan_crds::{ConditionReason, ConditionType, Finding, set_condition};
 pub(super) const NOT_ARBITRATED: &str = "spec.clusters is absent, so limits alone say what the shard has: whether another shard has some of it too is not looked \
      into, and nothing is handed over when limits change; name clusters to have it judged";
 
+/// What is said of those whose limits are held against each other.
+pub(super) const BY_LIMITS: &str = "no other shard of its operator has anything of what its limits say; a write that arrives late, after a change of \
+     limits, is not fenced off";
+
 /// The finding for a condition about the spec in force, where there is none.
 pub(super) fn nothing_in_force(type_: ConditionType) -> Finding {
     let message = "no spec is in force, see Accepted";

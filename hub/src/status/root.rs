@@ -6,7 +6,7 @@ use portolan_crds::{ConditionReason, ConditionType, Finding, ShardName, Sharding
 
 use self::pods::served;
 use super::Sources;
-use super::finding::{NOT_ARBITRATED, nothing_in_force, set};
+use super::finding::{BY_LIMITS, NOT_ARBITRATED, nothing_in_force, set};
 use super::unserved::{clear, separate, webhook_served};
 use crate::compile::{Accepted, Contested, Generated, Verdict, World, some_contested, some_of};
 use crate::facts::{Facts, ShardObject};
@@ -186,7 +186,8 @@ impl<'a> Root<'a> {
     /// Whether nothing that the children are to have is another's.
     fn disjoint(&self) -> Finding {
         const TYPE: ConditionType = ConditionType::Disjoint;
-        if self.accepted.is_some_and(|accepted| accepted.spec.clusters.is_empty()) {
+        let is_home = self.accepted.is_some_and(|accepted| accepted.spec.clusters.is_empty());
+        if is_home && self.sources.world.state.ledger.contention().is_fleet() {
             return Finding::unknown(TYPE, ConditionReason::NotArbitrated, NOT_ARBITRATED);
         }
         let family: BTreeSet<_> = self.children().chain([self.name]).collect();
@@ -197,12 +198,16 @@ impl<'a> Root<'a> {
         let theirs = self.verdicts().flat_map(|(_, verdict)| &verdict.conflicts);
         let all = self.verdict.conflicts.iter().chain(theirs).filter(is_foreign);
         let conflicts: BTreeSet<_> = all.map(|contested| contested.told_in(self.name.namespace())).collect();
+        if is_home && conflicts.is_empty() {
+            return Finding::holds(TYPE, BY_LIMITS);
+        }
         if conflicts.is_empty() {
             return Finding::holds(TYPE, "nothing that the children share out is another shard's");
         }
         let message = format!(
-            "owned by other shards: {}; leave them out of spec.clusters here, or there",
-            some_of(conflicts, ", ")
+            "owned by other shards: {}; leave them out of {} here, or there",
+            some_of(conflicts, ", "),
+            if is_home { "spec.limits" } else { "spec.clusters" },
         );
         Finding::fails(TYPE, ConditionReason::Overlap, message)
     }

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portolan_crds::{
-    ClusterShardStatus, ConditionReason, ConditionType, Finding, STATUS_NAMESPACES_MAX, ShardName, ShardingConfigStatus,
+    ClusterShardStatus, ConditionReason, ConditionType, Contention, Finding, STATUS_NAMESPACES_MAX, ShardName,
+    ShardingConfigStatus,
 };
 
-use super::finding::{NOT_ARBITRATED, nothing_in_force, set};
+use super::finding::{BY_LIMITS, NOT_ARBITRATED, nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
-use super::unserved::{clear, separate, webhook_served};
+use super::unserved::{clear, cluster_scoped_served, separate, webhook_served};
 use super::{Sources, callers, fenced, leader, reach, releases, replicated, root};
 use crate::acks::moving_lock;
 use crate::compile::{Accepted, Verdict, World, some_contested};
@@ -59,6 +60,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
             name,
             verdict,
             accepted.is_some_and(|accepted| accepted.spec.clusters.is_empty()),
+            world.state.ledger.contention(),
         ),
         resolved(sources.facts, verdict, accepted.is_some()),
         reach::members_reachable((world, name, verdict), accepted, routers, breakers),
@@ -66,8 +68,9 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
         fenced::handover_fenced(sources, name, accepted),
     ];
     status.clusters = clusters(world, name, verdict);
+    let total = callers.total;
     status.callers = Some(callers);
-    let failing = failing(sources, (name, object), (world, accepted), &mut status.conditions);
+    let failing = failing(sources, (name, object), (accepted, total), &mut status.conditions);
     let findings = findings.into_iter().chain(failing);
     set(&mut status.conditions, findings, object.generation, now);
     Some(status)
@@ -77,7 +80,7 @@ pub(super) fn status(sources: Sources<'_>, name: &ShardName, object: &ShardObjec
 fn failing(
     sources: Sources<'_>,
     (name, object): (&ShardName, &ShardObject),
-    (world, accepted): (&World, Option<&Accepted>),
+    (accepted, callers): (Option<&Accepted>, i64),
     present: &mut Vec<Condition>,
 ) -> impl Iterator<Item = Finding> + use<> {
     let webhook = webhook_served(accepted.map(|accepted| &*accepted.spec));
@@ -88,11 +91,15 @@ fn failing(
     if replicated.is_none() && replicated::is_known(sources.routers) {
         clear(present, ConditionType::Replicated);
     }
-    let separate = separate(world, object);
+    let separate = separate(sources.world, object);
     if separate.is_none() {
         clear(present, ConditionType::OperatorSeparate);
     }
-    webhook.into_iter().chain(separate).chain(replicated)
+    let kinds = accepted.and_then(|accepted| cluster_scoped_served(accepted, sources.world.state.ledger.contention(), callers));
+    if kinds.is_none() {
+        clear(present, ConditionType::ClusterScopedServed);
+    }
+    webhook.into_iter().chain(separate).chain(kinds).chain(replicated)
 }
 
 fn clusters(world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {
@@ -169,11 +176,14 @@ fn complete(name: &ShardName, verdict: &Verdict, in_force: bool) -> Finding {
     }
 }
 
-/// `is_home`: without clusters it has no pairs that anybody could look for at others.
-fn disjoint(name: &ShardName, verdict: &Verdict, is_home: bool) -> Finding {
+/// `is_home`: it has no clusters. In a ledger of before nobody looks what of it others have.
+fn disjoint(name: &ShardName, verdict: &Verdict, is_home: bool, contention: Contention) -> Finding {
     const TYPE: ConditionType = ConditionType::Disjoint;
-    if is_home {
+    if is_home && contention.is_fleet() {
         return Finding::unknown(TYPE, ConditionReason::NotArbitrated, NOT_ARBITRATED);
+    }
+    if is_home && verdict.conflicts.is_empty() {
+        return Finding::holds(TYPE, BY_LIMITS);
     }
     if verdict.conflicts.is_empty() {
         return Finding::holds(TYPE, "no pair of cluster and namespace is another shard's");
@@ -188,13 +198,30 @@ fn disjoint(name: &ShardName, verdict: &Verdict, is_home: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compile::Contested;
 
     #[test]
     fn what_shards_without_clusters_share_is_not_known() {
         let name = ShardName::new("ops", "a").unwrap();
-        let said = disjoint(&name, &Verdict::default(), true);
+        let said = disjoint(&name, &Verdict::default(), true, Contention::Fleet);
         assert_eq!((said.status, said.reason), (None, ConditionReason::NotArbitrated));
         assert!(said.message.contains("spec.clusters is absent"), "{}", said.message);
-        assert_eq!(disjoint(&name, &Verdict::default(), false).status, Some(true));
+        for (is_home, contention) in [(false, Contention::Fleet), (true, Contention::Operator)] {
+            assert_eq!(disjoint(&name, &Verdict::default(), is_home, contention).status, Some(true));
+        }
+        let verdict = Verdict {
+            conflicts: vec![Contested {
+                pair: "pods of bucket 3".to_owned(),
+                owner: ShardName::new("ops", "blue").ok(),
+            }],
+            ..Verdict::default()
+        };
+        let said = disjoint(&name, &verdict, true, Contention::Operator);
+        assert_eq!((said.status, said.reason), (Some(false), ConditionReason::Overlap));
+        assert!(
+            said.message.contains("pods of bucket 3 (of ops/blue)"),
+            "{}",
+            said.message
+        );
     }
 }

@@ -51,6 +51,30 @@ async fn statuses_tell_what_is_so() {
     scene.leaks_nothing().await;
 }
 
+/// Shards without clusters are held against each other by what their limits say.
+async fn beside_by_limits(scene: &Scene) {
+    let home = |value: &str, app: &str| {
+        json!({
+            "selector": {"matchLabels": {"app": "home"}},
+            "limits": [{"selector": {"matchLabels": {"a": value, "app": app}}}],
+        })
+    };
+    scene.shard("home-of-others", home("b", "mail")).await;
+    scene.shard_says("home-of-others", "Accepted", "False/Overlap").await;
+    scene.shard("home", home("b", "web")).await;
+    for name in ["home", "home-of-others"] {
+        scene.shard_says(name, "Accepted", "True/Ok").await;
+        scene.shard_says(name, "Complete", "True/Ok").await;
+        scene.shard_says(name, "Disjoint", "True/Ok").await;
+    }
+    scene.shard("home-again", home("b", "web")).await;
+    let message = scene.shard_says("home-again", "Accepted", "False/Overlap").await;
+    assert!(
+        message.contains("all kinds with a=b,app=web (of ops/home)") && message.contains("set spec.operator"),
+        "{message}"
+    );
+}
+
 async fn bad_shards_are_told(scene: &Scene) {
     let nowhere = json!({
         "selector": {"matchLabels": {"app": "x"}}, "callerClusters": ["mars"], "clusters": [{"name": "mars"}],
@@ -59,7 +83,8 @@ async fn bad_shards_are_told(scene: &Scene) {
         json!({"selector": {"matchLabels": {"app": "home"}}, "limits": [{"selector": {"matchLabels": {"a": "b"}}}]});
     scene.shard("home", home).await;
     scene.shard_says("home", "Accepted", "True/Ok").await;
-    scene.shard_says("home", "Disjoint", "Unknown/NotArbitrated").await;
+    scene.shard_says("home", "Disjoint", "True/Ok").await;
+    beside_by_limits(scene).await;
     let mut webhook = shard_spec("east", &["ns-z"]);
     webhook["selector"] = json!({"matchLabels": {"app": "nobody"}});
     webhook["webhook"] = json!({"certDir": "/tmp/webhook-certs", "port": 9443});
@@ -217,4 +242,38 @@ async fn a_handover_needs_two_edits_and_no_more() {
         assert_eq!(status["viewRevision"], json!(4));
     };
     router.during(looking).await;
+}
+
+/// A router that does not answer may still let the one write what the other is to have.
+#[tokio::test]
+async fn what_limits_let_go_of_waits_for_a_router_that_does_not_answer() {
+    let scene = Scene::start().await.unwrap();
+    let mut router = scene.router("gateway", Vec::new()).await;
+    let mut frozen = scene.router("frozen", Vec::new()).await;
+    let limited = |values: &[&str]| {
+        let values = json!([{"key": "a", "operator": "In", "values": values}]);
+        json!({
+            "selector": {"matchLabels": {"app": "home"}},
+            "enforcement": "Enforce",
+            "limits": [{"selector": {"matchExpressions": values}}],
+        })
+    };
+    let begin = async {
+        for (name, values) in [("one", &["x", "y"][..]), ("other", &["z"])] {
+            scene.shard(name, limited(values)).await;
+            scene.shard_says(name, "Complete", "True/Ok").await;
+        }
+    };
+    router.during(frozen.during(begin)).await;
+    let edits = async {
+        scene.shard("one", limited(&["x"])).await;
+        scene.shard_says("one", "Complete", "True/Ok").await;
+        scene.shard("other", limited(&["y", "z"])).await;
+        scene.shard_says("other", "Complete", "False/HandoverPending").await
+    };
+    let message = router.during(edits).await;
+    assert!(message.contains("all kinds with a=y (of ops/one)"), "{message}");
+    let end = scene.shard_says("other", "Complete", "True/Ok");
+    router.during(frozen.during(end)).await;
+    scene.leaks_nothing().await;
 }

@@ -307,3 +307,25 @@ fn a_root_is_given_up_as_soon_as_it_weighs_too_much() {
     let bytes: usize = fits.children.iter().map(|child| json_bytes(&child.spec)).sum();
     assert_eq!(fits.bytes, bytes);
 }
+
+#[test]
+fn the_first_child_has_the_kinds_of_which_one_has_all() {
+    let root = spec(
+        "
+        selector: {matchLabels: {app: op}}
+        clusterScoped: {resources: [{apiGroups: [shop.example], resources: [fleets]}]}
+        root:
+          prefix: op
+          targetStatefulSet: op
+          canary: {replicas: 1, percent: 10}
+          auto: {everyShardReplicas: 1, shardingSize: 3}
+        ",
+    );
+    let expansion = expand(&root_name(), &root, &around()).unwrap();
+    let with = expansion
+        .children
+        .iter()
+        .filter(|child| !child.spec.single_kinds().is_empty());
+    let with: Vec<_> = with.map(|child| child.name.as_str()).collect();
+    assert_eq!((expansion.children.len(), with), (4, vec!["op-1-normal"]));
+}

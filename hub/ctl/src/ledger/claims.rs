@@ -137,6 +137,7 @@ fn in_force(evidence: &Evidence, name: &ShardName, object: &ShardingConfig) -> R
         spec,
         before: None,
         lock: None,
+        withheld: Vec::new(),
     };
     if let Some(accepted) = &status.accepted {
         return Ok(Some(of(accepted.generation, accepted.spec.clone())));

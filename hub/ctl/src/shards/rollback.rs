@@ -104,6 +104,7 @@ mod tests {
                 spec: json!({"of": "before"}),
             }),
             lock: None,
+            withheld: Vec::new(),
         }
     }
 

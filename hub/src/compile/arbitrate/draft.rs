@@ -74,6 +74,7 @@ impl Draft<'_> {
             spec: spec.clone(),
             bytes: self.object.bytes,
             lock: self.lock.clone(),
+            withheld: Vec::new(),
         }
     }
 }

@@ -193,6 +193,7 @@ impl Fleet {
             ledger: Arc::new(ledger),
             roots: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            steps: Steps::default(),
             ..self.state.clone()
         };
     }

@@ -13,8 +13,9 @@ use crate::facts::{Facts, MemberObject};
 #[derive(Debug, Clone, Default)]
 pub(in crate::compile) struct Asked {
     members: BTreeMap<String, Chosen>,
-    pairs: BTreeMap<OperatorName, ByCluster>,
+    /// Whose shards contend with whose: of which operator each answer is.
     contention: Contention,
+    pairs: BTreeMap<OperatorName, ByCluster>,
     pub(in crate::compile) by_shard: Answers,
     /// Whose answers may be others in this run.
     doubted: Doubted,
@@ -53,19 +54,21 @@ pub(in crate::compile) struct Answer {
 }
 
 impl Asked {
-    /// Finds out whose answers may be others by now: of all shards if any member is chosen in another way, else of those that
-    /// have, or had, something where the ledger is not as it was.
+    /// Finds out whose answers may be others by now: of all shards if any member is chosen in another way, or operators are told
+    /// apart from now on, else of those that have, or had, something where the ledger is not as it was.
     pub(in crate::compile) fn refresh(&mut self, facts: &Facts, ledger: &Ledger) {
         let is_same = |(cluster, member): (&String, &MemberObject)| {
             let chosen = self.members.get(cluster);
             chosen.is_some_and(|chosen| chosen.is_of(member))
         };
-        let are_same = self.members.len() == facts.members.len() && facts.members.iter().all(is_same);
-        let contends_as_before = std::mem::replace(&mut self.contention, ledger.contention()) == ledger.contention();
+        let are_same = self.contention == ledger.contention()
+            && self.members.len() == facts.members.len()
+            && facts.members.iter().all(is_same);
         if !are_same {
             let members = facts.members.iter();
             let members = members.map(|(cluster, member)| (cluster.clone(), Chosen::of(member)));
             self.members = members.collect();
+            self.contention = ledger.contention();
         }
         let mut touched = BTreeSet::new();
         for (_, before, now) in unshared_fields(&self.pairs, ledger.all_shared()) {
@@ -73,7 +76,7 @@ impl Asked {
             touched.extend(pairs.flat_map(|pairs| pairs.owners().iter().cloned()));
         }
         self.pairs.clone_from(ledger.all_shared());
-        self.doubted = if are_same && contends_as_before {
+        self.doubted = if are_same {
             Doubted::Some(touched)
         } else {
             Doubted::All
