@@ -291,7 +291,11 @@ impl<'a> Pass<'a> {
                     if refused.is_none() {
                         self.refused_now.insert(name.clone(), verdict.conflicts.clone());
                     }
-                    Err(beside::refuse((name, spec), self.case.ledger.contention(), &verdict.conflicts))
+                    Err(beside::refuse(
+                        (name, spec),
+                        self.case.ledger.contention(),
+                        &verdict.conflicts,
+                    ))
                 }
             }
             Err(refusal) => Err(refusal.clone()),

@@ -95,7 +95,8 @@ fn failing(
     if separate.is_none() {
         clear(present, ConditionType::OperatorSeparate);
     }
-    let kinds = accepted.and_then(|accepted| cluster_scoped_served(accepted, sources.world.state.ledger.contention(), callers));
+    let kinds =
+        accepted.and_then(|accepted| cluster_scoped_served(accepted, sources.world.state.ledger.contention(), callers));
     if kinds.is_none() {
         clear(present, ConditionType::ClusterScopedServed);
     }
@@ -207,7 +208,10 @@ mod tests {
         assert_eq!((said.status, said.reason), (None, ConditionReason::NotArbitrated));
         assert!(said.message.contains("spec.clusters is absent"), "{}", said.message);
         for (is_home, contention) in [(false, Contention::Fleet), (true, Contention::Operator)] {
-            assert_eq!(disjoint(&name, &Verdict::default(), is_home, contention).status, Some(true));
+            assert_eq!(
+                disjoint(&name, &Verdict::default(), is_home, contention).status,
+                Some(true)
+            );
         }
         let verdict = Verdict {
             conflicts: vec![Contested {

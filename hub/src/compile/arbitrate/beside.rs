@@ -134,8 +134,8 @@ fn contends(spec: &ShardingConfigSpec) -> bool {
     spec.clusters.is_empty() || !spec.single_kinds().is_empty()
 }
 
-/// Why a spec is refused that asks for what others have.
-/// The last words are the same, whatever precedes them: who looks for them finds what to do.
+/// Why a spec is refused that asks for what others have. The last words are the same, whatever precedes them: who looks for them finds
+/// what to do.
 pub(super) fn refuse(
     (shard, spec): (&ShardName, &ShardingConfigSpec),
     contention: Contention,

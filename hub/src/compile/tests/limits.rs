@@ -118,7 +118,7 @@ fn what_an_edit_moves_is_told_where_it_goes_once_every_router_has_let_go() {
     assert!(has(&world, "a", 0) && !has(&world, "a", 1));
     assert!(has(&world, "b", 2) && !has(&world, "b", 1) && !has(&world, "b", 3));
     assert_eq!(
-        world.shards[&shard_name("b")].awaited[0].to_string(),
+        world.shards[&shard_name("b")].awaited[0].told_in("ops"),
         "pods of bucket 1 (of ops/a)"
     );
     // Neither another run nor a restart tells it.

@@ -76,11 +76,7 @@ impl Asked {
             touched.extend(pairs.flat_map(|pairs| pairs.owners().iter().cloned()));
         }
         self.pairs.clone_from(ledger.all_shared());
-        self.doubted = if are_same {
-            Doubted::Some(touched)
-        } else {
-            Doubted::All
-        };
+        self.doubted = if are_same { Doubted::Some(touched) } else { Doubted::All };
     }
 
     /// What `spec` of `shard` asks for, if that was found in the last run and is so still.
