@@ -6,7 +6,7 @@
 //! but a shard without any limit has all kinds. Agents label an object by its namespace and by that one's bucket: a selector
 //! of the one and a selector of the other label are held against each other. Pure; called by the hub.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 
 use crate::labels::LabelKeys;
@@ -216,11 +216,12 @@ impl<'a> Rules<'a> {
         }
         let named = by_word.into_iter().map(|(word, rules)| (Some(word), &rules | &any));
         let all = named.chain([(None, any.clone())]);
-        let mut seen = HashMap::new();
+        let mut seen = HashSet::new();
         let mut apart = Apart::new();
         for (word, rules) in all {
-            seen.entry(rules)
-                .or_insert_with_key(|rules| apart.push((word, rules.clone())));
+            if seen.insert(rules.clone()) {
+                apart.push((word, rules));
+            }
         }
         apart
     }

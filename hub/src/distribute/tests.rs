@@ -160,7 +160,8 @@ fn config(author: &str, name: &str, generation: i64, bytes: usize) -> DynamicObj
     let limits = values.chunks(800).map(|values| {
         json!({
             "relateResources": [{"apiGroups": [""], "resources": ["secrets"]}],
-            "selector": {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": values}]},
+            // No two want the same.
+            "selector": {"matchLabels": {"of": name}, "matchExpressions": [{"key": "a", "operator": "NotIn", "values": values}]},
         })
     });
     let spec = json!({"selector": {"matchLabels": {"app": "op"}}, "limits": limits.collect::<Vec<_>>()});
