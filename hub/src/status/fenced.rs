@@ -59,11 +59,7 @@ pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: 
         format!("{cluster} ({named}): not every router has heard yet that its writes are to say their epoch")
     });
     let doubts = doubts(facts, doubtful);
-    let unread = facts
-        .shards
-        .get(name)
-        .and_then(|object| object.forced.as_ref()?.as_ref().err());
-    let unread = unread.map(|reason| format!("annotation {FORCE_RELEASE} forces nothing: {reason}"));
+    let unread = unread(facts, name);
     let open: Vec<_> = unread.into_iter().chain(open).chain(partly).collect();
     if !open.is_empty() {
         let reason = if is_full {
@@ -77,6 +73,13 @@ pub(super) fn handover_fenced(sources: Sources<'_>, name: &ShardName, accepted: 
         TYPE,
         format!("the members of its {fenced} namespaces refuse writes of former owners{doubts}"),
     )
+}
+
+/// What nothing is forced by, although somebody wrote it.
+fn unread(facts: &Facts, name: &ShardName) -> Option<String> {
+    let object = facts.shards.get(name)?;
+    let reason = object.forced.as_ref()?.as_ref().err()?;
+    Some(format!("annotation {FORCE_RELEASE} forces nothing: {reason}"))
 }
 
 /// Routers that may serve the shard and do not say the epoch of its writes.

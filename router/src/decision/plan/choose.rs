@@ -42,6 +42,15 @@ pub(crate) enum By {
     Lease(OtherLease),
 }
 
+/// Who decides about an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decides {
+    /// Whoever has it.
+    Place,
+    /// The one that the object names: its kind is the same everywhere.
+    Object,
+}
+
 /// An object without a namespace.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Holder {
@@ -55,8 +64,8 @@ pub(crate) struct Holder {
     pub(crate) one_of: bool,
     /// The first candidate decides for all: what would be made is made there, whoever else has one.
     pub(crate) replicated: bool,
-    /// Its kind is the same everywhere: another one decides where the object says so.
-    pub(crate) alike: bool,
+    /// Who decides about it.
+    pub(crate) decides: Decides,
     /// Why a member that may have it is no candidate: what no candidate has is not known to be nowhere.
     pub(crate) unasked: Option<Fault>,
 }

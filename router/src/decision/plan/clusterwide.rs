@@ -5,7 +5,7 @@
 //! `merged`; collections are `collection`'s.
 
 use super::Candidate;
-use super::choose::{By, Choose, Holder};
+use super::choose::{By, Choose, Decides, Holder};
 use super::merged::{Merged, Outcome};
 use super::{Forward, Plan, Refusal, Rewrite, Rule, single};
 use crate::value::classify::{ResourceRequest, Verb};
@@ -50,7 +50,7 @@ impl Merged<'_> {
             writes: !self.route.request.is_read(),
             one_of: JOINED_BY_NAME.iter().any(|(group, kind)| resource.is(group, kind)),
             replicated,
-            alike: is_alike,
+            decides: if is_alike { Decides::Object } else { Decides::Place },
             unasked: None,
         };
         if is_alike && holder.writes {

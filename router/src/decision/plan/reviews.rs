@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::Candidate;
-use super::choose::{By, Choose, Holder};
+use super::choose::{By, Choose, Decides, Holder};
 use super::forward::{Refusal, Route};
 use super::merged::Merged;
 use super::{Forward, Rewrite, scope, single};
@@ -193,7 +193,7 @@ impl Merged<'_> {
             writes: false,
             one_of: false,
             replicated: false,
-            alike: false,
+            decides: Decides::Place,
             unasked: None,
         };
         match candidates {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use portolan_crds::selector::Selector;
 
-use super::choose::{Absent, By, Choose, Holder, Unowned};
+use super::choose::{Absent, By, Choose, Decides, Holder, Unowned};
 use super::merged::{Merged, Outcome};
 use super::new_namespace::may_take;
 use super::{Candidate, FanOut, Need, Plan, Refusal, Rewrite, Rule};
@@ -124,7 +124,7 @@ impl Merged<'_> {
                 writes: !self.route.request.is_read(),
                 one_of: false,
                 replicated: false,
-                alike: false,
+                decides: Decides::Place,
                 unasked: None,
             },
             lookable,

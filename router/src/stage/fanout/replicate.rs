@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::FanOuts;
-use crate::decision::plan::choose::{Choose, Finding, Holder};
+use crate::decision::plan::choose::{Choose, Decides, Finding, Holder};
 use crate::decision::plan::{Candidate, Forward, Need, Replica, Replicas, Way};
 use crate::decision::replica::{self, Service};
 use crate::decision::rewrite;
@@ -163,7 +163,7 @@ impl FanOuts {
                 let meta = object::metadata(&bytes).unwrap_or_default();
                 match meta.decides() {
                     Some(decides) if *decides != **cluster => {
-                        return Err(("decided", format!("member cluster {decides} decides about it")));
+                        Err(("decided", format!("member cluster {decides} decides about it")))
                     }
                     Some(_) => Ok(replica::shared(&object)),
                     None => Ok(self.claimed(copies, &object).await),
@@ -269,7 +269,7 @@ impl FanOuts {
             writes: true,
             one_of: false,
             replicated: true,
-            alike: false,
+            decides: Decides::Place,
             unasked: None,
         };
         let (finding, body) = self.preflight.look(&holder, candidate, copies.pending).await;

@@ -11,7 +11,7 @@ use super::twins::Said;
 use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::lease;
 use crate::decision::plan::Candidate;
-use crate::decision::plan::choose::{By, Choose, Chosen, Finding, Holder, OtherLease};
+use crate::decision::plan::choose::{By, Choose, Chosen, Decides, Finding, Holder, OtherLease};
 use crate::decision::plan::twins::leaving;
 use crate::decision::plan::{Absent, Forward};
 use crate::resource::upstream::{Body, gather};
@@ -44,7 +44,7 @@ impl Preflight {
         let mut is_followed = true;
         let (index, warning) = match &choose.by {
             // Boxed: as below.
-            By::Holder(holder) if holder.alike => {
+            By::Holder(holder) if holder.decides == Decides::Object => {
                 let decider = Box::pin(self.decider(holder, &choose.candidates, pending)).await?;
                 is_followed = decider.is_followed;
                 (decider.index, None)

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{JSON, MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::plan::Candidate;
-use crate::decision::plan::choose::{Finding, Holder};
+use crate::decision::plan::choose::{Decides, Finding, Holder};
 use crate::decision::plan::owners::{self, Named, Owner, Sight};
 use crate::decision::plan::{self, Forward, LabelCheck, Need, Plan, Rewrite};
 use crate::resource::upstream::{Body, gather};
@@ -242,7 +242,7 @@ fn places(child: &Forward, owner: &Owner, (resource, scope): (ResourceRequest, S
         writes: false,
         one_of: false,
         replicated: false,
-        alike: false,
+        decides: Decides::Place,
         unasked: None,
     };
     let asked = pending.question(&holder.path, Some(resource));

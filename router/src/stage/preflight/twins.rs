@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 use super::{MAX_METADATA_BYTES, Pending, Preflight};
-use crate::decision::plan::choose::{Finding, Holder};
+use crate::decision::plan::choose::{Decides, Finding, Holder};
 use crate::decision::plan::twins::{decided, leaving};
 use crate::decision::plan::{Candidate, Other, Twins};
 use crate::resource::upstream::{Body, gather};
@@ -46,7 +46,7 @@ impl Preflight {
             writes: true,
             one_of: false,
             replicated: false,
-            alike: false,
+            decides: Decides::Place,
             unasked: None,
         };
         if twins.replicated {

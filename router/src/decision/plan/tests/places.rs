@@ -3,7 +3,7 @@
 use portolan_crds::shard::Bucketing;
 
 use super::*;
-use crate::decision::plan::choose::{Finding, Holder};
+use crate::decision::plan::choose::{Decides, Finding, Holder};
 
 fn unknown(cluster: &str) -> Finding {
     Finding::Unknown(Fault::Unavailable {
@@ -23,7 +23,7 @@ fn the_holder_is_found_and_doubt_is_never_absence() {
             writes,
             one_of: false,
             replicated: false,
-            alike: false,
+            decides: Decides::Place,
             unasked: None,
         };
         match holder.choose(findings) {

@@ -7,7 +7,7 @@ use http::{Method, Response, StatusCode};
 use serde_json::Value;
 
 use super::{Copies, JSON, MAX_ANSWER_BYTES, warn};
-use crate::decision::plan::choose::{Finding, Holder};
+use crate::decision::plan::choose::{Decides, Finding, Holder};
 use crate::decision::plan::{Candidate, Forward};
 use crate::decision::replica::Deletion;
 use crate::resource::upstream::{Body, gather, gather_request};
@@ -90,7 +90,7 @@ impl FanOuts {
             writes: true,
             one_of: false,
             replicated: true,
-            alike: false,
+            decides: Decides::Place,
             unasked: None,
         };
         let (mut holders, hidden) = self.who_has(&holder, parts, pending).await?;
