@@ -421,11 +421,10 @@ async fn a_ledger_of_before_is_switched_while_its_owner_writes_and_watches() {
         (seen.lists, seen.errors.clone())
     };
     assert_eq!((lists, errors), (1, Vec::new()), "no watch ends");
+    // Of the second's epoch in the ledger that was made one of before nothing is known any more.
     let after = open(&world).await;
-    assert!(
-        before.iter().all(|epoch| after.contains(epoch)),
-        "{before:?} stay: {after:?}"
-    );
+    let stays = before.iter().any(|epoch| after.contains(epoch));
+    assert!(stays && after.len() <= 2, "the owner's of {before:?} stays: {after:?}");
     writer.ends.store(true, Ordering::Relaxed);
     let refused = writer.refused.join_all().await.concat();
     assert_eq!(refused, [""; 0], "of who had it");
