@@ -20,6 +20,7 @@ use portolan_crds::ledger::{Content, Record, config_map};
 use portolan_crds::{Contention, OperatorName, ShardingConfig};
 use portolan_testbed::eventually;
 use portolan_tests::ctl;
+use portolan_tests::daemon::Daemon;
 use portolan_tests::door::{Door, request};
 use portolan_tests::programs::argument;
 use portolan_tests::shard::federated;
@@ -336,9 +337,12 @@ async fn until(world: &World, shard: &str, of: &str, is: Option<&str>) -> String
     .await
 }
 
-/// A fleet of before: its names wait, until somebody has it switched; nobody who has something notices.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_ledger_of_before_is_switched_while_its_owner_writes_and_watches() {
+fn is(so: bool, seen: String) -> Result<(), String> {
+    if so { Ok(()) } else { Err(seen) }
+}
+
+/// Two operators that want one namespace, in a ledger of before: the second is refused. And the hub, which ends when it is dropped.
+async fn world_of_before() -> (World, Daemon) {
     let manifests = [
         of("rollouts", "rollouts-a", &[("east", &["shop-a"])]),
         of("prometheus", "prometheus", &[("east", &["shop-a"])]),
@@ -363,6 +367,13 @@ async fn a_ledger_of_before_is_switched_while_its_owner_writes_and_watches() {
         let waits = until(&world, shard, "OperatorSeparate", Some("False")).await;
         assert!(waits.contains("portolanctl shards separate"), "{waits}");
     }
+    (world, hub)
+}
+
+/// A fleet of before: its names wait, until somebody has it switched; nobody who has something notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_of_before_is_switched_while_its_owner_writes_and_watches() {
+    let (world, _hub) = world_of_before().await;
     let (first, second) = (
         world.merged_door("rollouts-a").await.unwrap(),
         world.merged_door("prometheus").await.unwrap(),
@@ -380,26 +391,13 @@ async fn a_ledger_of_before_is_switched_while_its_owner_writes_and_watches() {
     let separate = ["shards", "separate", "--dir", &dir];
     let shown = ctl::ok(&separate).await.unwrap();
     let row: Vec<_> = shown.lines().nth(1).unwrap_or_default().split_whitespace().collect();
-    assert_eq!(
-        row,
-        [
-            "east",
-            "shop-a",
-            "operators/rollouts-a",
-            "operators/prometheus",
-            "prometheus"
-        ],
-        "{shown}"
-    );
+    let second_owner = "east shop-a operators/rollouts-a operators/prometheus prometheus";
+    assert_eq!(row.join(" "), second_owner, "{shown}");
     let before = open(&world).await;
     ctl::ok(&[&separate[..], &["--yes"]].concat()).await.unwrap();
     eventually("the second writes", || async {
         let answer = second.post(SHOP, &object).await.unwrap();
-        if answer.status == 201 {
-            Ok(())
-        } else {
-            Err(answer.message())
-        }
+        is(answer.status == 201, answer.message())
     })
     .await;
     for shard in ["rollouts-a", "prometheus"] {
@@ -409,11 +407,7 @@ async fn a_ledger_of_before_is_switched_while_its_owner_writes_and_watches() {
     writer.writes_on().await;
     eventually("the watch tells of the second's", || async {
         let seen = watcher.seen();
-        if seen.held.contains_key("shop-a/of-the-second") {
-            Ok(())
-        } else {
-            Err(format!("{seen:?}"))
-        }
+        is(seen.held.contains_key("shop-a/of-the-second"), format!("{seen:?}"))
     })
     .await;
     let (lists, errors) = {

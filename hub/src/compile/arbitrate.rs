@@ -291,11 +291,8 @@ impl<'a> Pass<'a> {
                     if refused.is_none() {
                         self.refused_now.insert(name.clone(), verdict.conflicts.clone());
                     }
-                    Err(beside::refuse(
-                        (name, spec),
-                        self.case.ledger.contention(),
-                        &verdict.conflicts,
-                    ))
+                    let contention = self.case.ledger.contention();
+                    Err(beside::refuse((name, spec), contention, &verdict.conflicts))
                 }
             }
             Err(refusal) => Err(refusal.clone()),

@@ -18,13 +18,13 @@ struct Ground {
     world: watch::Sender<Option<Published>>,
 }
 
-fn published(contention: Contention) -> Option<Published> {
+fn published(contention: Contention) -> Published {
     let mut world = World::default();
     world.state.ledger = Arc::new(Ledger::restore(contention, [], 0, false));
-    Some(Published {
+    Published {
         world: Arc::new(world),
         ..Published::default()
-    })
+    }
 }
 
 impl Ground {
@@ -43,7 +43,7 @@ impl Ground {
             facts.routers = routers.collect();
             Change::Nothing
         });
-        let (world, worlds) = watch::channel(published(Contention::Fleet));
+        let (world, worlds) = watch::channel(Some(published(Contention::Fleet)));
         let separating = Separating {
             client: scripted_api(objects.clone()),
             namespace: "portolan-system".to_owned(),
@@ -112,7 +112,7 @@ async fn it_is_ordered_once_every_router_that_is_not_forgotten_knows_operators()
     });
     ground.wants();
     assert_eq!(ground.looks().await, (true, true, String::new()), "until it is done");
-    ground.world.send_replace(published(Contention::Operator));
+    ground.world.send_replace(Some(published(Contention::Operator)));
     assert_eq!(ground.looks().await, (false, false, String::new()));
     assert!(ground.separating.look().await.unwrap(), "nothing is left to do");
 }

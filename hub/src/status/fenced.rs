@@ -132,6 +132,29 @@ mod tests {
     use crate::facts::{AgentReport, MemberObject, Namespace};
     use crate::status::reach::Breakers;
 
+    fn shard(number: u64) -> ShardName {
+        ShardName::new("ops", format!("s-{number}")).unwrap()
+    }
+
+    /// All of so many operators but the last are fenced in ns-b of east.
+    fn ledger(operators: u64) -> Ledger {
+        let mut chunk = Chunk::new("east", Slot::WHOLE);
+        for number in 1..=operators {
+            let pair = Pair {
+                fence: PairFence {
+                    epoch: if number < operators { number } else { 0 },
+                    whole: true,
+                },
+                owner: Some(shard(number)),
+                owner_count: number,
+                view_revision: number,
+                releasing: false,
+            };
+            chunk.add("ns-b", format!("ops/o-{number}").parse().unwrap(), pair);
+        }
+        Ledger::restore(Contention::Operator, [chunk], operators, false)
+    }
+
     /// What the last of so many operators is told, each of which has a shard in ns-b of east.
     fn told(operators: u64, lists: bool) -> (ConditionReason, String) {
         let mut facts = Facts::default();
@@ -160,24 +183,9 @@ mod tests {
             ..AgentReport::default()
         };
         facts.agents.insert("east".to_owned(), agent);
-        let shard = |number| ShardName::new("ops", format!("s-{number}")).unwrap();
-        let mut chunk = Chunk::new("east", Slot::WHOLE);
-        for number in 1..=operators {
-            let pair = Pair {
-                fence: PairFence {
-                    epoch: if number < operators { number } else { 0 },
-                    whole: true,
-                },
-                owner: Some(shard(number)),
-                owner_count: number,
-                view_revision: number,
-                releasing: false,
-            };
-            chunk.add("ns-b", format!("ops/o-{number}").parse().unwrap(), pair);
-        }
         let world = World {
             state: State {
-                ledger: Arc::new(Ledger::restore(Contention::Operator, [chunk], operators, false)),
+                ledger: Arc::new(ledger(operators)),
                 ..State::default()
             },
             ..World::default()

@@ -20,7 +20,7 @@ use crate::table::Table;
 
 const POLL: Duration = Duration::from_millis(200);
 /// The hub looks every second, and writes its ledger.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
+const ANSWERED_WITHIN: Duration = Duration::from_mins(1);
 
 pub(super) async fn run(args: &SeparateArgs) -> anyhow::Result<()> {
     let edit = &args.edit;

@@ -36,8 +36,8 @@ pub(super) fn seconds(facts: &Facts, state: &State, settings: &Settings, now: Ti
     let mut seconds = Vec::new();
     for cluster in after.state.ledger.clusters() {
         for (operator, namespace, entry) in after.state.ledger.pairs_in(cluster) {
-            let before = before.state.ledger.all_of(cluster, namespace);
-            let owner = before.filter_map(|(_, entry)| entry.owner.as_ref()).next();
+            let mut before = before.state.ledger.all_of(cluster, namespace);
+            let owner = before.find_map(|(_, entry)| entry.owner.as_ref());
             let Some(second) = entry.owner.as_ref().filter(|second| Some(*second) != owner) else {
                 continue;
             };

@@ -44,6 +44,19 @@ fn one_agent_cannot_feed_the_hub_without_bound() {
     assert!(facts.apply_report("east", 1, kinds(false, 5_000..5_001)).is_err());
 }
 
+/// A namespace of so many epochs.
+fn open(epochs: u64) -> Report {
+    let fact = v1::NamespaceFact {
+        name: "open".to_owned(),
+        epochs: (1..=epochs).collect(),
+        ..Default::default()
+    };
+    Report::Namespaces(v1::NamespaceDelta {
+        upserted: vec![fact],
+        ..v1::NamespaceDelta::default()
+    })
+}
+
 #[test]
 fn what_no_api_server_gives_out_is_refused() {
     let mut facts = Facts::default();
@@ -57,16 +70,6 @@ fn what_no_api_server_gives_out_is_refused() {
                 ..Default::default()
             }],
             removed: Vec::new(),
-            ..v1::NamespaceDelta::default()
-        })
-    };
-    let open = |epochs: u64| {
-        Report::Namespaces(v1::NamespaceDelta {
-            upserted: vec![v1::NamespaceFact {
-                name: "open".to_owned(),
-                epochs: (1..=epochs).collect(),
-                ..Default::default()
-            }],
             ..v1::NamespaceDelta::default()
         })
     };
