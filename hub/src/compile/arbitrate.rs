@@ -32,6 +32,7 @@ mod kin;
 mod lease;
 mod members;
 mod operators;
+mod rename;
 mod weights;
 
 use beside::Beside;

@@ -8,7 +8,7 @@ use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec};
 
 use super::kin::Kin;
 use super::members::{check_buckets, check_count, check_members};
-use super::{Given, Pair, Refusal, lease, operators};
+use super::{Given, Pair, Refusal, lease, rename};
 use crate::compile::ledger::Field;
 use crate::compile::locks;
 use crate::compile::roots::Generator;
@@ -151,7 +151,7 @@ impl<'a> Drafting<'a> {
             if let Some(accepted) = accepted {
                 lock = lease::judge(self.given, name, accepted, &spec)?;
                 if root.is_none() {
-                    operators::judge(self.given, name, accepted, &spec)?;
+                    rename::judge(self.given, name, accepted, &spec)?;
                 }
             }
             let wanted = self.check_surroundings(name, &spec)?;

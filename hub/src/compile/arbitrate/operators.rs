@@ -1,47 +1,14 @@
-//! Which `spec.operator` a new spec may have: another one than before only while no callers run, and of one hub namespace so many at most.
+//! Of one hub namespace there are so many operators at most.
 //!
-//! What is in force stays, however many it are; a new spec is refused if with it the namespace would have more operators than that.
+//! What is in force stays, however many they are; a new spec is refused if with it the namespace would have more than that.
 
 use std::collections::{BTreeMap, HashMap};
 
 use portolan_crds::{ConditionReason, OPERATORS_MAX, ShardName, ShardingConfigSpec};
 
+use super::Refusal;
 use super::draft::Draft;
-use super::{Given, Refusal};
-use crate::compile::Accepted;
-use crate::compile::callers::running;
-
-/// Whether a shard may become one of another operator. Under the other name it has nothing before all is released that it has: whoever
-/// runs would lose everything meanwhile.
-pub(super) fn judge(
-    given: Given<'_>,
-    name: &ShardName,
-    accepted: &Accepted,
-    spec: &ShardingConfigSpec,
-) -> Result<(), Refusal> {
-    let ledger = &given.before.ledger;
-    let (before, after) = (ledger.operator(name, &accepted.spec), ledger.operator(name, spec));
-    let Some(caller) = (before != after)
-        .then(|| running(given.facts, name, accepted))
-        .flatten()
-    else {
-        return Ok(());
-    };
-    Err(Refusal {
-        reason: ConditionReason::Invalid,
-        message: format!(
-            "spec.operator: it is {}, and changing it to {} while callers run ({caller}) would take from them all that they work \
-             on, until it is released under the one name and claimed under the other: scale the operator to 0 first, and set \
-             spec.accept of the MemberCluster to false where one is lost with its callers",
-            said(accepted.spec.operator.as_deref()),
-            said(spec.operator.as_deref()),
-        ),
-    })
-}
-
-fn said(operator: Option<&str>) -> String {
-    operator.map_or_else(|| "absent".to_owned(), |operator| format!("{operator:?}"))
-}
+use super::rename::said;
 
 /// How many shards of one hub namespace have each operator; absent is one, too.
 #[derive(Debug, Default)]
