@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use portolan_crds::definitions::manifests;
 use portolan_crds::partition::{Surroundings, expand};
 use portolan_crds::{
-    CircuitBreaker, ConditionReason, Enforcement, FaultInjection, Selector, ShardName, ShardingConfig, accepted_reason,
-    validate_circuit_breaker, validate_fault_injection, validate_sharding,
+    CircuitBreaker, ConditionReason, Contention, Enforcement, FaultInjection, Selector, ShardName, ShardingConfig,
+    accepted_reason, validate_circuit_breaker, validate_fault_injection, validate_sharding,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -25,11 +25,18 @@ fn example(file: &str) -> ShardingConfig {
 
 /// The object of that kind of an example file.
 fn example_of<K: DeserializeOwned>(kind: &str, file: &str) -> K {
+    examples_of(kind, file).swap_remove(0)
+}
+
+/// The objects of that kind of an example file.
+fn examples_of<K: DeserializeOwned>(kind: &str, file: &str) -> Vec<K> {
     let text = fs::read_to_string(repository("examples").join(file)).unwrap();
-    let mut documents = serde_yaml_ng::Deserializer::from_str(&text)
+    let documents = serde_yaml_ng::Deserializer::from_str(&text)
         .map(|document| serde_yaml_ng::Value::deserialize(document).unwrap());
-    let object = documents.find(|document| document["kind"] == kind).unwrap();
-    serde_yaml_ng::from_value(object).unwrap()
+    let objects = documents.filter(|document| document["kind"] == kind);
+    objects
+        .map(|object| serde_yaml_ng::from_value(object).unwrap())
+        .collect()
 }
 
 fn problems(config: &ShardingConfig) -> Vec<portolan_crds::Problem> {
@@ -124,6 +131,21 @@ fn the_federated_example_is_served() {
     assert_eq!(config.spec.primary_cluster(), Some("east"));
     assert_eq!(config.spec.leader_election_name(), Some("operator-leader"));
     assert_eq!(config.spec.clusters[1].namespaces, ["ns-c"]);
+}
+
+#[test]
+fn the_programs_of_the_example_do_not_contend() {
+    let configs: Vec<ShardingConfig> = examples_of("ShardingConfig", "two-operators.yaml");
+    let contends = |config: &ShardingConfig| {
+        assert_eq!(problems(config), vec![]);
+        let name = config.metadata.name.clone().unwrap();
+        Contention::Operator.of(&ShardName::new("operators", name).unwrap(), &config.spec)
+    };
+    assert_ne!(contends(&configs[0]), contends(&configs[1]));
+    assert_eq!(
+        configs[0].spec.clusters, configs[1].spec.clusters,
+        "the same namespaces"
+    );
 }
 
 #[test]
