@@ -9,9 +9,9 @@ use super::{HubArgs, OutputArgs};
 
 const SHARDS_HELP: &str = "\
 What shards are and would be is the hub's to tell, by its admin port: --hub-admin HOST:PORT (by
-kubectl port-forward where the hub is a Pod), or --dir DIR. Move, promote, force, rollback
-and separate also write to the hub: --hub-kubeconfig FILE, or --dir DIR. They show what would come of it,
-and write nothing without --yes.";
+kubectl port-forward where the hub is a Pod), or --dir DIR. Move, promote, force, rollback and
+separate also write to the hub: --hub-kubeconfig FILE, or --dir DIR. They show what would come
+of it, and write nothing without --yes.";
 
 const PLAN_HELP: &str = "\
 The hub's own compiler is run over what it knows, with the ShardingConfigs of the files in place
