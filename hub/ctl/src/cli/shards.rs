@@ -109,11 +109,11 @@ Examples:
   $ portolanctl shards force ops/a --pair east/shop-c --reason 'gateway-2 burnt' --dir fleet --yes";
 
 const SEPARATE_HELP: &str = "\
-For fleets whose ledger is one of before spec.operator: a namespace has one owner there, and that name
-waits. It lists each namespace that would get a second owner. With --yes the hub switches, once each
-router that is not forgotten is of this release; else it says whom it waits for, and changes nothing.
-Whoever has a namespace keeps it, with its epoch; no watch ends. There is no way back: a hub of before
-does not read the ledger any more.
+For fleets whose ledger is one of before spec.operator: a namespace has one owner there, and
+that name waits. It lists each namespace that would get a second owner. With --yes the hub
+switches, once each router that is not forgotten is of this release; else it says whom it waits
+for, and changes nothing. Whoever has a namespace keeps it, with its epoch; no watch ends. There
+is no way back: a hub of before does not read the ledger any more.
 
 Examples:
   $ portolanctl shards separate --dir fleet
