@@ -240,8 +240,12 @@ impl Distributor {
         if self.ledger.view_revision() > before.ledger.view_revision() {
             Arc::make_mut(&mut before.ledger).skip_to(self.ledger.view_revision());
         }
-        if *self.separates.borrow() && before.ledger.contention().is_fleet() {
-            let state = &mut before;
+        let state = &mut before;
+        // Who ordered it saw an earlier state.
+        let may_separate = state.ledger.contention().is_fleet()
+            && !state.ledger.is_withholding()
+            && state.ledger.inseparable(&state.accepted).is_empty();
+        if *self.separates.borrow() && may_separate {
             Arc::make_mut(&mut state.ledger).separate(&state.accepted);
         }
         let (settings, memo) = (&self.settings, &mut self.memo);

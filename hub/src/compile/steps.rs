@@ -73,6 +73,8 @@ pub(super) fn take(
     let operator = |name: &ShardName, spec: &ShardingConfigSpec| contention.of(name, spec);
     for (name, was) in told(&given.before.accepted) {
         let now = accepted.get(name).filter(|now| now.uid == was.uid);
+        // A root is told to nobody: what it had as a shard, its children have.
+        let now = now.filter(|now| now.spec.root.is_none());
         steps.leave((name, &operator(name, &was.spec)), was, now, run);
     }
     let holders: Vec<_> = told(accepted)
@@ -85,7 +87,7 @@ pub(super) fn take(
     for (name, now) in accepted.iter_mut().filter(|(_, one)| one.spec.root.is_none()) {
         let of = operator(name, &now.spec);
         let was = given.before.accepted.get(name);
-        let was = was.filter(|was| was.uid == now.uid && operator(name, &was.spec) == of);
+        let was = was.filter(|was| was.spec.root.is_none() && was.uid == now.uid && operator(name, &was.spec) == of);
         let (mut withheld, mut awaited) = steps.objects(given, (name, &of), was, now);
         let others = holders
             .iter()
@@ -155,7 +157,7 @@ impl Steps {
     ) {
         let kinds = spec.single_kinds();
         let of = |other: &ShardName, spec: &ShardingConfigSpec| before.ledger.contention().of(other, spec) == *operator;
-        let names = |was: &Accepted| was.spec.single_kinds() == kinds && of(name, &was.spec);
+        let names = |was: &Accepted| was.spec.root.is_none() && was.spec.single_kinds() == kinds && of(name, &was.spec);
         if before.accepted.get(name).is_some_and(names) {
             return;
         }
@@ -289,9 +291,7 @@ fn none_of(kinds: Vec<ResourceGroup>) -> ObjectLimiter {
 /// No object has this label and has it not.
 const NONE: &str = "nothing";
 
-/// Whether it is one that [`none_of`] makes: a spec's own contradicts itself nowhere.
+/// Whether it is one that [`none_of`] makes.
 fn is_none(limit: &ObjectLimiter) -> bool {
-    let selector = limit.selector.as_ref();
-    let expressions = selector.and_then(|selector| selector.match_expressions.as_ref());
-    expressions.is_some_and(|all| all.len() == 2 && all.iter().all(|one| one.key == NONE))
+    limit.selector == none_of(Vec::new()).selector
 }

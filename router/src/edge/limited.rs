@@ -23,8 +23,8 @@ use crate::resource::upstream::BodyError;
 const READ_WITHIN: Duration = Duration::from_secs(10);
 /// The same of a watch that has had nothing for its client for [`QUIET`]: its state is read, and no place is kept for it.
 const EVENTS_READ_WITHIN: Duration = Duration::from_mins(1);
-/// Within the state of a watch a member does not pause for so long.
-const QUIET: Duration = Duration::from_secs(1);
+/// Within the state of a watch a member does not pause for so long, however busy it is.
+const QUIET: Duration = Duration::from_secs(5);
 
 type Polled = Option<Result<Frame<Bytes>, BodyError>>;
 
