@@ -1,7 +1,6 @@
 //! Objects of replicated kinds: what of them is the same in every member, what a copy says of itself, and how it is deleted
 //! (`docs/semantics.md#replicated-kinds`). Pure; caller: `fanout::replicate`.
 
-use portolan_crds::labels::DECIDES;
 use serde_json::{Map, Value, json};
 
 use crate::value::classify::Query;
@@ -35,33 +34,6 @@ pub(crate) fn shared(object: &Value) -> Option<Value> {
     let mut shared: Map<String, Value> = fields.map(|(key, value)| (key.clone(), value.clone())).collect();
     shared.insert("metadata".to_owned(), clients.into());
     Some(shared.into())
-}
-
-/// Writes into what is applied to the others which member decides about the object.
-pub(crate) fn say_who_decides(shared: &mut Value, cluster: &str) {
-    let Some(metadata) = shared.get_mut("metadata").and_then(Value::as_object_mut) else {
-        return;
-    };
-    let annotations = metadata.entry("annotations").or_insert(Value::Null);
-    if !annotations.is_object() {
-        *annotations = json!({});
-    }
-    annotations[DECIDES] = json!(cluster);
-}
-
-/// What is applied to the object itself to say so; `None` of what is no object.
-pub(crate) fn claim(object: &Value, cluster: &str) -> Option<Value> {
-    let metadata = object.get("metadata")?;
-    let claim = json!({
-        "apiVersion": object.get("apiVersion")?,
-        "kind": object.get("kind")?,
-        "metadata": {
-            "name": metadata.get("name")?,
-            "uid": metadata.get("uid")?,
-            "annotations": {DECIDES: cluster},
-        },
-    });
-    Some(claim)
 }
 
 fn is_leaving(metadata: &Map<String, Value>) -> bool {
@@ -175,6 +147,8 @@ fn of_protobuf(message: &[u8]) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
+    use portolan_crds::labels::DECIDES;
+
     use super::*;
 
     #[test]
@@ -206,23 +180,13 @@ mod tests {
 
     #[test]
     fn an_object_says_who_decides_about_it() {
-        let object = json!({
-            "apiVersion": "v1", "kind": "K", "metadata": {"name": "n", "uid": "u", "labels": {"l": "1"}}, "spec": 1,
-        });
-        let claimed = json!({
-            "apiVersion": "v1", "kind": "K", "metadata": {"name": "n", "uid": "u", "annotations": {DECIDES: "east"}},
-        });
-        assert_eq!(claim(&object, "east"), Some(claimed.clone()));
-        let mut copy = shared(&object).unwrap();
-        say_who_decides(&mut copy, "east");
-        for said in [claimed, copy] {
-            let said = crate::value::object::metadata(said.to_string().as_bytes()).unwrap();
-            assert_eq!(said.decides(), Some("east"));
-        }
-        let of_another = json!({"metadata": {"annotations": {DECIDES: "no member"}}}).to_string();
-        let of_another = crate::value::object::metadata(of_another.as_bytes()).unwrap();
-        assert_eq!(of_another.decides(), None);
-        assert_eq!(claim(&json!({"kind": "Table"}), "east"), None);
+        let said = |cluster: &str| {
+            let object = json!({"metadata": {"annotations": {DECIDES: cluster}}}).to_string();
+            let meta = crate::value::object::metadata(object.as_bytes()).unwrap();
+            meta.decides().map(str::to_owned)
+        };
+        assert_eq!(said("east").as_deref(), Some("east"));
+        assert_eq!(said("no member"), None);
     }
 
     #[test]

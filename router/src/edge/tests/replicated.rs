@@ -494,25 +494,6 @@ fn told(log: &Log) -> Vec<(String, Value)> {
     told.collect()
 }
 
-#[tokio::test]
-async fn the_first_write_says_who_decides() {
-    let (primaries, others) = (Log::default(), Log::default());
-    let east = member(&primaries, |_| (200, of(None, "first")));
-    let west = member(&others, |_| (200, definition("first")));
-    let (operators, _backends) = operators(east, west).await;
-    let answer = patch(&operators, DEFINITION, MERGE, "{}").await;
-    assert_eq!((answer.status(), warning(&answer)), (StatusCode::OK, String::new()));
-    let applied = format!("PATCH {DEFINITION}?fieldManager=portolan-replica-east");
-    assert_eq!(told(&primaries)[0], (format!("PATCH {DEFINITION}"), Value::Null));
-    assert_eq!(told(&primaries)[1], (applied.clone(), json!("east")));
-    assert_eq!(
-        primaries.lock()[1][1].get("spec"),
-        None,
-        "nothing else of it is touched"
-    );
-    assert_eq!(told(&others)[0], (applied, json!("east")));
-}
-
 /// As a shard of another operator has it, whose primary is west.
 #[tokio::test]
 async fn who_decides_is_written_and_read_and_the_primary_follows() {

@@ -165,8 +165,7 @@ impl FanOuts {
                     Some(decides) if *decides != **cluster => {
                         Err(("decided", format!("member cluster {decides} decides about it")))
                     }
-                    Some(_) => Ok(replica::shared(&object)),
-                    None => Ok(self.claimed(copies, &object).await),
+                    _ => Ok(replica::shared(&object)),
                 }
             }
             StatusCode::NOT_FOUND => Ok(None),
@@ -176,26 +175,6 @@ impl FanOuts {
                 Err(unread(why))
             }
         }
-    }
-
-    /// Says in the object itself that this member decides about it for all operators, as far as the caller may; and in what is applied
-    /// to the others.
-    async fn claimed(&self, copies: &Copies<'_>, object: &Value) -> Option<Value> {
-        let cluster = &copies.primary.target.cluster;
-        let mut shared = replica::shared(object)?;
-        replica::say_who_decides(&mut shared, cluster);
-        if let Some(claim) = replica::claim(object, cluster) {
-            let mut primary = copies.primary.clone();
-            // Asked already, and of the write.
-            primary.needs.clear();
-            let manager = format!("fieldManager={MANAGER}-{cluster}");
-            let asked = copies.request(Method::PATCH, Some(&manager));
-            let sent = (asked, APPLY, Bytes::from(claim.to_string()));
-            if let Err(fault) = self.send(&primary, sent, copies.pending).await {
-                tracing::debug!(%cluster, path = copies.path, error = %fault, "an object does not say who decides about it");
-            }
-        }
-        Some(shared)
     }
 
     /// The member to which a write would go now, as [`Preflight::choose`] finds out.
@@ -436,7 +415,7 @@ fn fail(others: &[Replica], reason: &'static str, message: &str) -> Vec<Result<(
 impl Behind {
     /// Whether it may be well by itself: the member comes back, or another manager lets go of what differs.
     pub(crate) fn may_pass(&self) -> bool {
-        self.is_conflict() || ["away", "late", "unread", "leaving", "gone"].contains(&self.reason)
+        self.is_conflict() || ["away", "late", "unread", "leaving", "gone", "decided"].contains(&self.reason)
     }
 
     /// Whether another manager owns what differs.

@@ -107,7 +107,7 @@ impl Preflight {
         }
         if let Some(decides) = said.iter().find_map(|said| said.decides.as_deref()) {
             match index_of(candidates, decides) {
-                Some(index) if holder.writes || self.has(holder, (candidates, index), &said, pending).await => {
+                Some(index) if self.takes(holder, (candidates, index), &said, pending).await => {
                     return Ok(Decider {
                         index,
                         is_followed: true,
@@ -125,17 +125,23 @@ impl Preflight {
         })
     }
 
-    /// Whether the candidate of this index shows the object, as far as is known from what was `said`, or else by asking it.
-    async fn has(
+    /// Whether it goes to the candidate of this index, as far as is known from what was `said`, or else by asking it: a read if that shows
+    /// the object, a write unless it is not there.
+    async fn takes(
         &self,
         holder: &Holder,
         (candidates, index): (&[Candidate], usize),
         said: &[Said],
         pending: Pending<'_>,
     ) -> bool {
-        match said.get(index) {
-            Some(said) => said.finding == Finding::Has,
-            None => self.said(holder, &candidates[index], pending).await.finding == Finding::Has,
+        let asked = match said.get(index) {
+            Some(_) => None,
+            None => Some(self.said(holder, &candidates[index], pending).await),
+        };
+        match asked.as_ref().or_else(|| said.get(index)).map(|said| &said.finding) {
+            Some(Finding::HasNot) | None => false,
+            Some(Finding::Has) => true,
+            Some(_) => holder.writes,
         }
     }
 
