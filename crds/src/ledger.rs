@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
 use crate::names::ShardName;
 use crate::operator::Contention;
-use crate::{ObjectLimiter, ShardingConfigSpec};
+use crate::sharding::{ObjectLimiter, ShardingConfigSpec};
 
 mod chunk;
 mod lock;

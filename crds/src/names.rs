@@ -12,6 +12,17 @@ use thiserror::Error;
 /// What authors and callers of a hub namespace are told instead of the name of a ShardingConfig of another one.
 pub const STRANGERS_SHARD: &str = "a shard of another hub namespace";
 
+/// Groups of Kubernetes itself whose kinds all had namespaces so far.
+pub const NAMESPACED_GROUPS: [&str; 7] = [
+    "apps",
+    "autoscaling",
+    "batch",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "policy",
+];
+
 /// Longest DNS-1123 label, in bytes (RFC 1123; Kubernetes namespaces).
 pub const DNS_LABEL_MAX: usize = 63;
 /// Longest DNS-1123 subdomain, in bytes (names of most Kubernetes objects, Leases among them).

@@ -6,6 +6,7 @@
 
 mod claims;
 mod force;
+mod objects;
 mod replicated;
 mod root;
 mod status;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use claims::Claim;
 pub use force::{FORCED_MAX, ForcedRelease};
+pub use objects::{ClusterScoped, ObjectLimiter, ResourceGroup};
 pub use replicated::{DEFINITIONS, ReplicatedKind};
 pub use root::{Auto, Balance, Canary, Root};
 pub use status::{
@@ -30,7 +32,7 @@ pub use weight::{AUTHOR_BYTES_MAX, json_bytes};
 use crate::labels::{LabelKeys, system_namespace};
 use crate::names::GroupResource;
 #[cfg(feature = "schema")]
-use crate::schema::{self, DNS_LABEL, DNS_SUBDOMAIN, GROUP_OR_RESOURCE, rules};
+use crate::schema::{self, DNS_LABEL, DNS_SUBDOMAIN, rules};
 use crate::selector::{Operator, Requirement, Selector};
 use crate::shard::{BucketSet, BucketSetError, Bucketing};
 
@@ -221,13 +223,6 @@ impl ShardingConfigSpec {
         entries.chain(callers).chain(primary).collect()
     }
 
-    /// The kinds without namespaces that this shard alone of its operator sees.
-    pub fn single_kinds(&self) -> &[ResourceGroup] {
-        self.cluster_scoped
-            .as_ref()
-            .map_or(&[], |kinds| kinds.resources.as_slice())
-    }
-
     /// Whether Pods that run as this ServiceAccount may be callers.
     pub fn admits_account(&self, name: &str) -> bool {
         self.service_accounts.is_empty() || self.service_accounts.iter().any(|admitted| admitted == name)
@@ -390,54 +385,6 @@ pub struct WebhookConfig {
     /// TCP port the operator's webhook server listens on.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65535)))]
     pub port: i32,
-}
-
-/// Narrows resources to the objects that a selector matches.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct ObjectLimiter {
-    /// Which resources. Absent or empty: every resource.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic")))]
-    pub relate_resources: Vec<ResourceGroup>,
-    /// Which objects of them, by their labels. Absent: all, so the limit does not narrow.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(schema_with = "schema::label_selector"))]
-    pub selector: Option<LabelSelector>,
-}
-
-/// Resources: each of the groups with each of the resources.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct ResourceGroup {
-    /// API groups; "" is the core group, "*" is every group.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(
-        length(max = 64), inner(length(max = 253), regex(pattern = GROUP_OR_RESOURCE)),
-        extend("x-kubernetes-list-type" = "atomic"),
-    ))]
-    pub api_groups: Vec<String>,
-    /// Plural names of resources, such as "pods"; "*" is every resource. Subresources follow their resource.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(
-        length(max = 256), inner(length(min = 1, max = 253), regex(pattern = GROUP_OR_RESOURCE)),
-        extend("x-kubernetes-list-type" = "atomic"),
-    ))]
-    pub resources: Vec<String>,
-}
-
-/// Kinds without namespaces that one shard of an operator works on for all.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct ClusterScoped {
-    /// Which kinds, each by its group and its plural name, without "*". The operator's other shards see no object of them. A root
-    /// gives them to its first child beside the canary.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic")))]
-    pub resources: Vec<ResourceGroup>,
 }
 
 /// Member clusters and the namespaces in them that the shard owns.

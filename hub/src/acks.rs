@@ -313,52 +313,6 @@ impl Acks {
         self.wake();
     }
 
-    /// What a router reports of members and callers. When they answered is asked for and wakes nobody; times alone neither.
-    pub(crate) fn reported(&self, router: &str, epoch: u64, reported: Reported) {
-        let mut routers = self.routers.write();
-        let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
-        let changed = state.is_some_and(|state| {
-            state.heard = Some(Instant::now());
-            let before = std::mem::replace(&mut state.reported, reported.into());
-            before.breakers != state.reported.breakers
-                || !before.other_leases.keys().eq(state.reported.other_leases.keys())
-        });
-        drop(routers);
-        if changed {
-            self.wake();
-        }
-    }
-
-    /// How rules of policies stand in a router. It wakes who looks at rules and nobody else; figures alone not even those.
-    pub(crate) fn policies_reported(&self, router: &str, epoch: u64, rules: RuleReport) {
-        let mut routers = self.routers.write();
-        let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
-        let changed = state.is_some_and(|state| {
-            let is_first = state.told_rules.replace(Instant::now()).is_none();
-            let before = std::mem::replace(&mut state.rules, rules.into());
-            is_first || standing(&before) != standing(&state.rules)
-        });
-        drop(routers);
-        if changed {
-            self.status_changed.send_modify(|count| *count += 1);
-        }
-    }
-
-    /// Which copies are not what the primary has, as a router knows. It wakes who looks at statuses and nobody else.
-    pub(crate) fn copies_reported(&self, router: &str, epoch: u64, copies: BTreeMap<ShardName, Copies>) {
-        let mut routers = self.routers.write();
-        let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
-        let changed = state.is_some_and(|state| {
-            let is_news = *state.copies != copies;
-            state.copies = copies.into();
-            is_news
-        });
-        drop(routers);
-        if changed {
-            self.status_changed.send_modify(|count| *count += 1);
-        }
-    }
-
     /// Until when `cluster` may have answered any router that may serve the same callers as `asker`, in seconds of Unix time.
     /// `None`: of some router nobody knows. One that left, or is not heard, goes on asking members until it is forgotten; one
     /// that has not been told of the member asks it nothing, but an earlier one of its name may have.
@@ -502,16 +456,6 @@ impl Acks {
     fn wake(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
-}
-
-/// Rules that have done anything, and whether they refuse all; and of which policies not all are told.
-fn standing(rules: &RuleReport) -> BTreeSet<(&str, &str, &str, bool)> {
-    let standing = rules.states.iter().map(|state| {
-        let caller = state.caller.as_str();
-        (state.policy.as_str(), state.rule.as_str(), caller, state.opened)
-    });
-    let left_out = rules.left_out.keys().map(|policy| (policy.as_str(), "", "", true));
-    standing.chain(left_out).collect()
 }
 
 #[cfg(test)]

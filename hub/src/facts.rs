@@ -56,7 +56,7 @@ pub(crate) struct Facts {
 }
 
 /// A MemberCluster object.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct MemberObject {
     pub(crate) uid: String,
     pub(crate) generation: i64,

@@ -12,11 +12,9 @@ use kube::Api;
 use portolan_crds::{ShardingConfig, ShardingConfigStatus};
 use portolan_testbed::eventually;
 use portolan_tests::ctl;
-use portolan_tests::programs::argument;
 use portolan_tests::routers;
 use portolan_tests::shard::federated;
 use portolan_tests::world::{HUB, Plan, World};
-use serde_json::Value;
 
 /// Well below the minute that is waited for writes of which nobody knows.
 const SOON: Duration = Duration::from_secs(40);
@@ -60,10 +58,10 @@ async fn all_are_fenced(world: &World) {
     }
 }
 
+const TAKER: &str = "operators/taker";
+
 async fn begin_move(world: &World, namespace: &str) {
-    let dir = argument(world.fleet.dir());
-    let to = ["--cluster", "east", "--to", "operators/taker", "--dir", &dir, "--yes"];
-    ctl::ok(&[&["shards", "move", namespace], &to[..]].concat())
+    ctl::begin_move(world.fleet.dir(), ("east", namespace), TAKER)
         .await
         .unwrap();
 }
@@ -71,29 +69,7 @@ async fn begin_move(world: &World, namespace: &str) {
 /// How long it takes until `taker` has it.
 async fn moved(world: &World, namespace: &str) -> Duration {
     let begun = Instant::now();
-    begin_move(world, namespace).await;
-    let dir = argument(world.fleet.dir());
-    let who = [
-        "shards",
-        "who",
-        namespace,
-        "--cluster",
-        "east",
-        "-o",
-        "json",
-        "--dir",
-        &dir,
-    ];
-    eventually(&format!("taker has {namespace}"), || async {
-        let told: Value = serde_json::from_str(&ctl::ok(&who).await?)?;
-        let pair = &told["pairs"][0];
-        anyhow::ensure!(
-            pair["owner"] == "operators/taker" && pair["state"] == "Granted",
-            "{told}"
-        );
-        anyhow::Ok(())
-    })
-    .await;
+    ctl::moved(world.fleet.dir(), ("east", namespace), TAKER).await.unwrap();
     begun.elapsed()
 }
 

@@ -117,8 +117,7 @@ struct Written {
     slot: Slot,
     dropped_up_to: u64,
     shards: Vec<ShardName>,
-    /// Namespace → shard, epoch of its owner, view revision, whether it is being released.
-    pairs: BTreeMap<String, (Option<usize>, u64, u64, bool)>,
+    pairs: BTreeMap<String, WrittenPair>,
     /// Shard, namespace, view revision, Unix seconds.
     departures: Vec<(usize, String, u64, i64)>,
     /// Namespace → epoch, whether from its beginning. An older hub drops it, and has writes say no epoch.
@@ -131,6 +130,9 @@ struct Written {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     of_operators: BTreeMap<String, Vec<OfOperator>>,
 }
+
+/// Shard, epoch of its owner, view revision, whether it is being released.
+type WrittenPair = (Option<usize>, u64, u64, bool);
 
 /// Operator, and as in `pairs` and `fences`: shard, epoch of its owner, view revision, whether it is being released, epoch of its fence,
 /// whether from its beginning.
@@ -198,29 +200,25 @@ impl TryFrom<Written> for Chunk {
             dropped_up_to: written.dropped_up_to,
             ..Self::new(&written.cluster, written.slot)
         };
-        for (namespace, (owner, owner_count, view_revision, releasing)) in written.pairs {
-            let (epoch, whole) = written.fences.get(&namespace).copied().unwrap_or_default();
-            let pair = Pair {
+        let pair = |(owner, owner_count, view_revision, releasing): WrittenPair, (epoch, whole)| {
+            Ok::<_, String>(Pair {
                 fence: PairFence { epoch, whole },
                 owner: owner.map(shard).transpose()?,
                 owner_count,
                 view_revision,
                 releasing,
-            };
-            chunk.add(&namespace, OperatorName::default(), pair);
+            })
+        };
+        for (namespace, one) in written.pairs {
+            let fence = written.fences.get(&namespace).copied().unwrap_or_default();
+            chunk.add(&namespace, OperatorName::default(), pair(one, fence)?);
         }
         for (namespace, of_namespace) in written.of_operators {
             for (operator, owner, owner_count, view_revision, releasing, epoch, whole) in of_namespace {
                 let named = written.operators.get(operator).cloned();
                 let operator = named.ok_or_else(|| format!("there is no operator {operator}"))?;
-                let pair = Pair {
-                    fence: PairFence { epoch, whole },
-                    owner: owner.map(shard).transpose()?,
-                    owner_count,
-                    view_revision,
-                    releasing,
-                };
-                chunk.add(&namespace, operator, pair);
+                let one = (owner, owner_count, view_revision, releasing);
+                chunk.add(&namespace, operator, pair(one, (epoch, whole))?);
             }
         }
         for (place, namespace, view_revision, unix_seconds) in written.departures {

@@ -1,3 +1,5 @@
+//! What two shards without clusters both have, by examples and against brute force over small universes.
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use proptest::prelude::*;
 use serde_json::json;

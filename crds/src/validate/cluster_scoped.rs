@@ -3,23 +3,12 @@
 
 use super::Problems;
 use super::selectors::check_resources;
-use crate::names::WILDCARD;
+use crate::names::{NAMESPACED_GROUPS, WILDCARD};
 use crate::sharding::ResourceGroup;
 
 const FIELD: &str = "spec.clusterScoped.resources";
 /// Kinds that one shard may have for all.
 const MOST_KINDS: usize = 64;
-/// Groups of which all kinds, or all that operators work on, have namespaces.
-const NAMESPACED_GROUPS: [&str; 8] = [
-    "apps",
-    "autoscaling",
-    "batch",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "extensions",
-    "policy",
-];
 /// The kinds of the core group that have none.
 const OF_CORE: [&str; 3] = ["componentstatuses", "nodes", "persistentvolumes"];
 

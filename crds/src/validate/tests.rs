@@ -1,6 +1,7 @@
 //! Each rule by the smallest spec that breaks it, and the promise that no spec at all can make validation panic.
 
 mod arbitrary;
+mod cluster_scoped;
 mod limits;
 mod policies;
 
@@ -533,35 +534,4 @@ fn what_is_held_by_hand_begins_and_ends() {
     let no_beginning = ["spec.breaker.byHand[0].since: Invalid"];
     assert_eq!(held("state: Reset"), no_beginning);
     assert_eq!(held("state: Open, until: '2026-01-31T00:00:00Z'"), no_beginning);
-}
-
-#[test]
-fn kinds_that_one_shard_has_are_named_one_by_one() {
-    let kinds = |group: &str, resource: &str| {
-        let rule = format!("{{apiGroups: ['{group}'], resources: ['{resource}']}}");
-        fields(&sharding(&format!(
-            "{{selector: {{}}, clusterScoped: {{resources: [{rule}]}}}}"
-        )))
-    };
-    assert_eq!(kinds("shop.example", "fleets"), [""; 0]);
-    assert_eq!(kinds("", "nodes"), [""; 0]);
-    assert_eq!(
-        kinds("*", "fleets"),
-        ["spec.clusterScoped.resources[0].apiGroups: Invalid"]
-    );
-    let resources = ["spec.clusterScoped.resources[0].resources: Invalid"];
-    for (group, resource) in [
-        ("shop.example", "*"),
-        ("", "pods"),
-        ("", "namespaces"),
-        ("apps", "deployments"),
-    ] {
-        assert_eq!(kinds(group, resource), resources, "{resource} of {group}");
-    }
-    let many: Vec<_> = (0..65).map(|at| format!("r{at}")).collect();
-    let many = format!(
-        "{{selector: {{}}, clusterScoped: {{resources: [{{apiGroups: [a.example], resources: [{}]}}]}}}}",
-        many.join(", ")
-    );
-    assert_eq!(fields(&sharding(&many)), ["spec.clusterScoped.resources: Invalid"]);
 }

@@ -1,9 +1,13 @@
 //! What routers report of what they meet: breakers, Leases of callers, rules of policies. Kept by `acks`, read by statuses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_crds::ShardName;
 use portolan_wire::v1;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{Acks, RouterState};
 
 /// How rules of policies stand in a router.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -107,6 +111,62 @@ impl Answered {
 
 /// When callers last renewed a Lease that is not their election's, by shard and name, in seconds of Unix time.
 pub(crate) type OtherLeases = BTreeMap<(ShardName, String), i64>;
+
+impl Acks {
+    /// What a router reports of members and callers. When they answered is asked for and wakes nobody; times alone neither.
+    pub(crate) fn reported(&self, router: &str, epoch: u64, reported: Reported) {
+        self.note((router, epoch), &self.changed, |state| {
+            state.heard = Some(Instant::now());
+            let before = std::mem::replace(&mut state.reported, reported.into());
+            before.breakers != state.reported.breakers
+                || !before.other_leases.keys().eq(state.reported.other_leases.keys())
+        });
+    }
+
+    /// How rules of policies stand in a router. It wakes who looks at statuses and nobody else; figures alone not even those.
+    pub(crate) fn policies_reported(&self, router: &str, epoch: u64, rules: RuleReport) {
+        self.note((router, epoch), &self.status_changed, |state| {
+            let is_first = state.told_rules.replace(Instant::now()).is_none();
+            let before = std::mem::replace(&mut state.rules, rules.into());
+            is_first || standing(&before) != standing(&state.rules)
+        });
+    }
+
+    /// Which copies are not what the primary has, as a router knows. It wakes who looks at statuses and nobody else.
+    pub(crate) fn copies_reported(&self, router: &str, epoch: u64, copies: BTreeMap<ShardName, Copies>) {
+        self.note((router, epoch), &self.status_changed, |state| {
+            let is_news = *state.copies != copies;
+            state.copies = copies.into();
+            is_news
+        });
+    }
+
+    /// Takes a word of a router's present stream, and wakes who waits for it if that says that it `is_news`.
+    fn note(
+        &self,
+        (router, epoch): (&str, u64),
+        who: &watch::Sender<u64>,
+        is_news: impl FnOnce(&mut RouterState) -> bool,
+    ) {
+        let mut routers = self.routers.write();
+        let state = routers.get_mut(router).filter(|state| state.epoch == epoch);
+        let wakes = state.is_some_and(is_news);
+        drop(routers);
+        if wakes {
+            who.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+/// Rules that have done anything, and whether they refuse all; and of which policies not all are told.
+fn standing(rules: &RuleReport) -> BTreeSet<(&str, &str, &str, bool)> {
+    let standing = rules.states.iter().map(|state| {
+        let caller = state.caller.as_str();
+        (state.policy.as_str(), state.rule.as_str(), caller, state.opened)
+    });
+    let left_out = rules.left_out.keys().map(|policy| (policy.as_str(), "", "", true));
+    standing.chain(left_out).collect()
+}
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use portolan_crds::names::STRANGERS_SHARD;
 use portolan_crds::{ConditionReason, ShardName, ShardingConfigSpec};
 
 use self::draft::{Draft, Drafting};
@@ -25,6 +24,7 @@ use crate::facts::Facts;
 use crate::settings::Settings;
 
 mod beside;
+mod contested;
 mod draft;
 mod family;
 mod judgements;
@@ -36,11 +36,9 @@ mod rename;
 mod weights;
 
 use beside::Beside;
+pub(crate) use contested::{Contested, some_contested, some_of};
 use judgements::Contests;
 pub(super) use judgements::Judgements;
-
-/// Most pairs or problems named in one message; the rest is counted.
-const NAMED_MAX: usize = 10;
 
 /// What became of a ShardingConfig.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -63,35 +61,6 @@ pub(crate) struct Verdict {
 pub(crate) struct Refusal {
     pub(crate) reason: ConditionReason,
     pub(crate) message: String,
-}
-
-/// A pair that somebody else has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Contested {
-    /// `cluster/namespace`
-    pub(crate) pair: String,
-    /// `None`: nobody knows, while the ledger withholds what it does not name.
-    pub(crate) owner: Option<ShardName>,
-}
-
-impl Contested {
-    /// For authors of the hub namespace `namespace`.
-    pub(crate) fn told_in(&self, namespace: &str) -> String {
-        match &self.owner {
-            Some(owner) if owner.namespace() == namespace => format!("{} (of {owner})", self.pair),
-            Some(_) => format!("{} (of {STRANGERS_SHARD})", self.pair),
-            None => format!("{} (not in the adopted ledger)", self.pair),
-        }
-    }
-}
-
-/// [`Contested::told_in`], of a few of them.
-pub(crate) fn some_contested<'a>(
-    contested: impl IntoIterator<Item = &'a Contested, IntoIter: ExactSizeIterator>,
-    namespace: &str,
-) -> String {
-    let told = contested.into_iter().map(|contested| contested.told_in(namespace));
-    some_of(told, ", ")
 }
 
 /// Whoever must let go of a pair before another shard may have it.
@@ -307,19 +276,34 @@ impl<'a> Pass<'a> {
             }
         };
         if let Some((accepted, wanted)) = in_force {
-            if accepted.spec.root.is_some() {
-                verdict.wanted = wanted.without_members().into();
-                self.reserve(name, wanted);
-            } else {
-                let awaited = awaited.filter(|(of, _)| *of == Arc::as_ptr(wanted));
-                let awaited = awaited.map(|(_, moving)| moving);
-                verdict.awaited = awaited.unwrap_or_else(|| self.contested(name, wanted).moving);
-                self.claim(name, wanted);
-                verdict.wanted.clone_from(wanted);
-            }
-            self.outcome.accepted.insert(name.clone(), accepted);
+            let awaited = awaited.filter(|(of, _)| *of == Arc::as_ptr(wanted));
+            self.put_in_force(
+                (name, &mut verdict),
+                accepted,
+                wanted,
+                awaited.map(|(_, moving)| moving),
+            );
         }
         self.outcome.verdicts.insert(name.clone(), verdict);
+    }
+
+    /// `awaited`: what it waits for, if that was looked through already.
+    fn put_in_force(
+        &mut self,
+        (name, verdict): (&'a ShardName, &mut Verdict),
+        accepted: Accepted,
+        wanted: &'a Arc<Wanted>,
+        awaited: Option<Vec<Contested>>,
+    ) {
+        if accepted.spec.root.is_some() {
+            verdict.wanted = wanted.without_members().into();
+            self.reserve(name, wanted);
+        } else {
+            verdict.awaited = awaited.unwrap_or_else(|| self.contested(name, wanted).moving);
+            self.claim(name, wanted);
+            verdict.wanted.clone_from(wanted);
+        }
+        self.outcome.accepted.insert(name.clone(), accepted);
     }
 
     /// Who has the pair before `name` may: whoever is next in the queue, a shard that held it before and may still, or one
@@ -482,19 +466,4 @@ fn waiting<'a>(drafts: &'a [Draft<'a>], ledger: &Ledger) -> Queue<'a> {
 
 fn is_in(fields: &Fields, (operator, cluster): Field<'_>) -> bool {
     fields.get(operator).is_some_and(|clusters| clusters.contains(cluster))
-}
-
-/// The first few, and how many more: messages are for people.
-pub(crate) fn some_of(
-    items: impl IntoIterator<Item: std::fmt::Display, IntoIter: ExactSizeIterator>,
-    separator: &str,
-) -> String {
-    let items = items.into_iter();
-    let more = items.len().saturating_sub(NAMED_MAX);
-    let named = items.take(NAMED_MAX).map(|item| item.to_string());
-    let text = named.collect::<Vec<_>>().join(separator);
-    if more > 0 {
-        return format!("{text} and {more} more");
-    }
-    text
 }

@@ -467,8 +467,9 @@ impl Ledger {
         self.view_revision = view_revision;
     }
 
-    /// Forgets free pairs of the `judged` fields that are no more: their member is gone, or known not to have the namespace. No
-    /// view revision is behind an epoch of theirs: those of a namespace of this name begin after it.
+    /// Forgets free pairs of the `judged` fields that are no more: their member is gone, or known not to have the namespace, or their
+    /// operator has nothing in the member any more, whose names may be as many as an author thinks of. No view revision is behind an
+    /// epoch of theirs: those of a namespace of this name begin after it.
     pub(super) fn forget(&mut self, facts: &Facts, judged: &Fields) {
         let epochs = self.all().map(|(.., pairs)| pairs.highest_epoch);
         self.skip_to(epochs.max().unwrap_or_default());
@@ -476,7 +477,11 @@ impl Ledger {
             let (operator, cluster) = field;
             let inventory = facts.inventory(cluster);
             let is_member = facts.members.contains_key(cluster);
-            let is_there = |namespace: &String| is_member && inventory.is_none_or(|all| all.contains_key(namespace));
+            let has_any = |pairs: &Arc<Pairs>| !pairs.owners().is_empty();
+            let works_there = operator.is_everybody() || self.shared(operator, cluster).is_some_and(has_any);
+            let is_there = |namespace: &String| {
+                is_member && works_there && inventory.is_none_or(|all| all.contains_key(namespace))
+            };
             let is_kept = |namespace: &String, entry: &Entry| entry.owner.is_some() || is_there(namespace);
             let pairs = self.shared(operator, cluster).into_iter();
             let mut entries = pairs.flat_map(|pairs| pairs.entries());

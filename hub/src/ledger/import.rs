@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_crds::ledger::{Chunk, LockInForce, Pair, Slot};
-use portolan_crds::{Contention, OperatorName, ShardName, json_bytes};
+use portolan_crds::ledger::{Chunk, LockInForce, Pair, PairFence, Slot};
+use portolan_crds::{ClusterShardStatus, Contention, OperatorName, ShardName, json_bytes};
 use thiserror::Error;
 
 use crate::compile::{Accepted, Ledger, State};
@@ -58,26 +58,7 @@ pub(super) fn import(facts: &Facts, incarnation: &str) -> Result<State, ImportEr
             let chunk = chunks
                 .entry(cluster.name.clone())
                 .or_insert_with(|| Chunk::new(&cluster.name, Slot::WHOLE));
-            for namespace in &cluster.namespaces {
-                let told = cluster.generations.get(namespace);
-                let owner_count = told.and_then(|told| u64::try_from(*told).ok()).unwrap_or(1);
-                // Of several that say so, the last owner has it: the other status was not written any more.
-                let known = chunk
-                    .pairs
-                    .get(namespace)
-                    .and_then(|known| known.get(&OperatorName::default()));
-                if known.is_none_or(|known| known.owner_count < owner_count) {
-                    view_revision += 1;
-                    let pair = Pair {
-                        fence: portolan_crds::ledger::PairFence::default(),
-                        owner: Some(name.clone()),
-                        owner_count,
-                        view_revision,
-                        releasing: false,
-                    };
-                    chunk.add(namespace, OperatorName::default(), pair);
-                }
-            }
+            add(chunk, (name, cluster), &mut view_revision);
         }
         if let Some(accepted) = accepted.filter(|_| !shard.deleting) {
             state.accepted.insert(name.clone(), accepted);
@@ -90,6 +71,29 @@ pub(super) fn import(facts: &Facts, incarnation: &str) -> Result<State, ImportEr
         false,
     ));
     Ok(state)
+}
+
+/// Adds what a shard's status says that it has in one member.
+fn add(chunk: &mut Chunk, (shard, told): (&ShardName, &ClusterShardStatus), view_revision: &mut u64) {
+    let everybody = OperatorName::default();
+    for namespace in &told.namespaces {
+        let generation = told.generations.get(namespace);
+        let owner_count = generation.and_then(|told| u64::try_from(*told).ok()).unwrap_or(1);
+        // Of several that say so, the last owner has it: the other status was not written any more.
+        let known = chunk.pairs.get(namespace).and_then(|known| known.get(&everybody));
+        if known.is_some_and(|known| known.owner_count >= owner_count) {
+            continue;
+        }
+        *view_revision += 1;
+        let pair = Pair {
+            fence: PairFence::default(),
+            owner: Some(shard.clone()),
+            owner_count,
+            view_revision: *view_revision,
+            releasing: false,
+        };
+        chunk.add(namespace, everybody.clone(), pair);
+    }
 }
 
 fn accepted(shard: &ShardObject) -> Result<Option<Accepted>, Reason> {

@@ -95,13 +95,9 @@ mod tests {
     fn facts() -> Facts {
         let mut facts = Facts::default();
         let member = MemberObject {
-            uid: String::new(),
             generation: 1,
-            labels: BTreeMap::new(),
             accept: true,
-            problems: Vec::new(),
-            in_force: None,
-            status: portolan_crds::MemberClusterStatus::default(),
+            ..MemberObject::default()
         };
         facts.members.insert("east".to_owned(), member);
         let agent = AgentReport {

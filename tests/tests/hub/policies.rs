@@ -330,6 +330,14 @@ async fn each_change_is_an_event_once_also_over_a_restart_of_the_hub() {
     router.say(did(true)).await;
     let opened = [("InForce", 2), ("RuleOpened", 1), ("FaultInjected", 1)];
     events_say(&scene, &mut router, &opened).await;
+    // It is written after the Events.
+    let policies = api(&scene, "CircuitBreaker").await;
+    let stands = eventually("the status says so", || async {
+        let calm = policies.get("calm").await.unwrap();
+        let opened = calm.data["status"]["opened"].clone();
+        if opened == json!(1) { Ok(()) } else { Err(opened) }
+    });
+    router.during(stands).await;
 
     let held = router.held.clone();
     drop((router, agent));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt as _;
-use portolan_crds::ledger::{Pair, SpecInForce};
+use portolan_crds::ledger::{Pair, PairFence, SpecInForce};
 use portolan_crds::{
     Bucketing, ClusterEntry, Contention, MemberCluster, OperatorName, ShardName, ShardingConfig, ShardingConfigSpec,
 };
@@ -96,27 +96,38 @@ pub(crate) fn claims(evidence: &Evidence, mut view_revision: u64) -> Adoption {
         }
     }
     claims.certain = evidence.pairs.clone();
+    let is_sure = |cluster: &String| !everywhere && !unsure.contains(cluster);
     for (pair, shards) in claimants {
         if evidence.pairs.contains_key(&pair) {
             continue;
         }
-        let sure = shards.len() == 1 && !everywhere && !unsure.contains(&pair.0);
-        match shards.first().filter(|_| sure) {
+        match shards.first().filter(|_| shards.len() == 1 && is_sure(&pair.0)) {
             Some(owner) => {
                 view_revision += 1;
-                let entry = Pair {
-                    fence: portolan_crds::ledger::PairFence::default(),
-                    owner: Some(owner.clone()),
-                    owner_count: 1,
-                    view_revision,
-                    releasing: false,
-                };
+                let entry = found(owner, &claims.certain, &pair, view_revision);
                 claims.certain.insert(pair, entry);
             }
             None => drop(claims.ambiguous.insert(pair, shards)),
         }
     }
     claims
+}
+
+/// A pair that is in no ledger. No two operators of a namespace have the same epoch.
+fn found(owner: &ShardName, certain: &BTreeMap<PairName, Pair>, pair: &PairName, view_revision: u64) -> Pair {
+    let (cluster, namespace, _) = pair;
+    let first = (cluster.clone(), namespace.clone(), OperatorName::default());
+    let beside = certain
+        .range(first..)
+        .take_while(|(of, _)| (&of.0, &of.1) == (cluster, namespace));
+    let highest = beside.map(|(_, pair)| pair.owner_count.max(pair.fence.epoch)).max();
+    Pair {
+        fence: PairFence::default(),
+        owner: Some(owner.clone()),
+        owner_count: highest.unwrap_or_default() + 1,
+        view_revision,
+        releasing: false,
+    }
 }
 
 /// The spec by which the shard was served last: as the ledger, or else its status, tells. A present spec that was accepted
@@ -311,6 +322,26 @@ mod tests {
         assert_eq!(with.specs[&shard("a")].generation, 2);
         let revisions: Vec<_> = with.certain.values().map(|pair| pair.view_revision).collect();
         assert_eq!(revisions, [8, 9]);
+    }
+
+    #[test]
+    fn no_two_operators_of_a_namespace_have_one_epoch() {
+        let of = |name: &str, operator: &str| {
+            let mut object = object(name, json!([{"name": "east", "namespaces": ["ns-a"]}]), &["ns-a"]);
+            object.spec.operator = Some(operator.to_owned());
+            let spec = serde_json::to_value(&object.spec).unwrap();
+            object.status.as_mut().unwrap().accepted.as_mut().unwrap().spec = spec;
+            object
+        };
+        let evidence = Evidence {
+            contention: Contention::Operator,
+            inventories: [("east".to_owned(), inventory(&["ns-a"]))].into(),
+            ..evidence(vec![of("a", "prometheus"), of("b", "rollouts")])
+        };
+        let found = claims(&evidence, 7);
+        assert_eq!(owners(&found), ["east/ns-a=a", "east/ns-a=b"]);
+        let epochs: Vec<_> = found.certain.values().map(|pair| pair.owner_count).collect();
+        assert_eq!(epochs, [1, 2]);
     }
 
     #[test]

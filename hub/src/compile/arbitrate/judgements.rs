@@ -106,6 +106,19 @@ pub(super) struct Docket {
     drafts: BTreeMap<ShardName, Standpoint>,
 }
 
+impl Docket {
+    /// Which epochs a member takes of a namespace depends on all operators that have it.
+    fn add_beside(&mut self, ledger: &Ledger) {
+        let clusters: BTreeSet<_> = self.judged.values().flatten().cloned().collect();
+        for cluster in &clusters {
+            let beside = ledger.shared_in(cluster);
+            let beside = beside.filter(|(_, pairs)| pairs.may_want_fences());
+            let beside = beside.map(|(operator, _)| (operator, cluster.as_str()));
+            add(&mut self.judged, beside);
+        }
+    }
+}
+
 impl Judgements {
     /// What has to be judged anew. `discarded`: whether a shard is, if nothing is refused.
     pub(super) fn docket(
@@ -161,16 +174,7 @@ impl Judgements {
         let mut judged = Fields::new();
         add(&mut judged, unsteady);
         add(&mut docket.judged, each(&judged));
-        // Which epochs a member takes of a namespace depends on all operators that have it.
-        let clusters: BTreeSet<_> = docket.judged.values().flatten().cloned().collect();
-        for cluster in &clusters {
-            let beside = ledger.shared_in(cluster);
-            let beside = beside.filter(|(_, pairs)| pairs.may_want_fences());
-            add(
-                &mut docket.judged,
-                beside.map(|(operator, _)| (operator, cluster.as_str())),
-            );
-        }
+        docket.add_beside(ledger);
         docket
     }
 

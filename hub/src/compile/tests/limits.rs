@@ -252,6 +252,39 @@ fn a_root_that_grows_hands_buckets_over_when_every_router_has_let_go() {
     );
 }
 
+/// How many buckets the shards are told of, counted for each.
+fn had_by(world: &World, names: &[&str]) -> usize {
+    let buckets = (0..32).flat_map(|bucket| names.iter().filter(move |name| has(world, name, bucket)));
+    buckets.count()
+}
+
+#[test]
+fn a_root_and_the_shard_that_it_was_or_becomes_hand_over_as_two_shards_do() {
+    let (children, all) = (["op-1-normal", "op-2-normal"], (0..32).collect::<Vec<_>>());
+    let mut fleet = fleet();
+    fleet.apply("root", root(2));
+    grow(&mut fleet, ALL);
+    let world = fleet.compile(ALL);
+    assert_eq!(had_by(&world, &children), 32);
+    // The children are gone at once, and routers still serve them.
+    fleet.apply("root", limited(&all, None));
+    let by_all = fleet.state.run;
+    let world = fleet.compile(by_all);
+    assert_eq!((world.refusal("root"), had_by(&world, &["root"])), (None, 0));
+    let world = fleet.compile(world.state.run);
+    assert_eq!(had_by(&world, &["root"]), 32);
+    for child in children {
+        fleet.delete(child);
+    }
+    fleet.compile(ALL);
+    fleet.apply("root", root(2));
+    let by_all = fleet.state.run;
+    let world = grow(&mut fleet, by_all);
+    assert_eq!((world.refusal("root"), had_by(&world, &children)), (None, 0));
+    let world = fleet.compile(world.state.run);
+    assert_eq!(had_by(&world, &children), 32);
+}
+
 fn fleets(entries: &[(&str, &[&str])]) -> ShardingConfigSpec {
     let resources = serde_json::from_value(json!([{"apiGroups": ["shop.example"], "resources": ["fleets"]}]));
     ShardingConfigSpec {

@@ -38,13 +38,9 @@ fn closing() -> Ledger {
 
 fn member() -> MemberObject {
     MemberObject {
-        uid: String::new(),
         generation: 1,
-        labels: BTreeMap::new(),
         accept: true,
-        problems: Vec::new(),
-        in_force: None,
-        status: portolan_crds::MemberClusterStatus::default(),
+        ..MemberObject::default()
     }
 }
 
