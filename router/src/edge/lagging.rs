@@ -374,6 +374,16 @@ impl Lagging {
         self.over.notify_waiters();
     }
 
+    fn made_nothing(&self, key: &Key) {
+        let mut objects = self.objects.lock();
+        if let Some(lag) = objects.get_mut(key) {
+            lag.makes = lag.makes.saturating_sub(1);
+        }
+        self.count(&objects);
+        drop(objects);
+        self.over.notify_waiters();
+    }
+
     fn count(&self, objects: &HashMap<Key, Lag>) {
         let behind = objects.values().filter(|lag| lag.is_behind).count();
         self.behind.store(behind, Ordering::Relaxed);
@@ -424,6 +434,13 @@ fn has_room(objects: &mut HashMap<Key, Lag>, account: &Account) -> bool {
 }
 
 impl Writing {
+    /// The object was there: what it defines is served meanwhile, and nobody waits for what follows.
+    pub(super) fn made_nothing(&mut self) {
+        if std::mem::replace(&mut self.doing, Doing::Write) == Doing::Make {
+            self.lagging.made_nothing(&self.key);
+        }
+    }
+
     pub(super) fn ends(mut self, outcome: Outcome) {
         self.is_over = true;
         self.lagging.over(&self, outcome, Instant::now());

@@ -184,6 +184,9 @@ impl Replicated {
             others.join(", ")
         );
         let is_new = status == StatusCode::CREATED;
+        if let Some(noted) = self.noted.as_mut().filter(|_| !is_new) {
+            noted.made_nothing();
+        }
         let told = match edge.following(until).await {
             Some(permit) => edge.told_until(
                 until,

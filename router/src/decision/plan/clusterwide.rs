@@ -40,9 +40,12 @@ impl Merged<'_> {
         let is_alike = self.is_replicated(resource);
         let replicated = is_alike && resource.subresource.is_none();
         if replicated && self.verb() == Verb::Delete {
-            // Of one member, too: the object says who decides about it.
-            let parts = self.delete_everywhere(resource)?;
-            return Ok((Rule::ClusterScoped, Plan::DeleteEach(parts)));
+            let mut parts = self.delete_everywhere(resource)?;
+            let plan = match parts.len() {
+                1 => parts.swap_remove(0).forward.into(),
+                _ => Plan::DeleteEach(parts),
+            };
+            return Ok((Rule::ClusterScoped, plan));
         }
         let holder = Holder {
             path: resource.object_path(),

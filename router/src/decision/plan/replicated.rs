@@ -137,6 +137,11 @@ impl Merged<'_> {
                 Way::Unknown(fault) => holder.unasked = holder.unasked.or(Some(fault)),
             }
         }
+        // Whoever decides about it, here is nobody else.
+        let asks_nobody = holder.unasked.is_none() && candidates.len() == 1;
+        if asks_nobody && candidates.iter().all(|one| one.held.is_none()) {
+            return Ok(candidates.swap_remove(0).forward.into());
+        }
         let by = By::Holder(holder);
         Ok(Plan::Choose(Box::new(Choose { candidates, by })))
     }

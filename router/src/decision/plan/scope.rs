@@ -1,6 +1,6 @@
 //! What a shard's namespaces and limits mean for one request: the selector to inject, or to judge an object by.
 
-use portolan_crds::names::WILDCARD;
+use portolan_crds::names::{NAMESPACED_GROUPS, WILDCARD};
 use portolan_crds::selector::Selector;
 use portolan_crds::shard::Bucketing;
 use portolan_merge::filter::{NamespaceFilter, NamespaceLabels};
@@ -11,17 +11,6 @@ use crate::value::snapshot::{Coverage, Limit, Shard, Unlabelled};
 
 /// Groups of Events.
 const EVENT_GROUPS: [&str; 2] = ["", "events.k8s.io"];
-
-/// Groups of Kubernetes itself whose kinds all had namespaces so far.
-const NAMESPACED_GROUPS: [&str; 7] = [
-    "apps",
-    "autoscaling",
-    "batch",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "policy",
-];
 
 /// Cluster-scoped kinds of Kubernetes itself, which the path of a collection does not tell from namespaced ones. All other
 /// kinds are known from what members say; without that, what else is in these groups is taken to have namespaces.

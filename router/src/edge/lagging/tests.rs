@@ -1,3 +1,5 @@
+//! Who mends what lags behind, who waits for a definition, what the hub is told, and how much of it is kept.
+
 use http::HeaderMap;
 use portolan_wire::v1;
 
@@ -212,6 +214,11 @@ fn who_asks_for_a_kind_waits_for_a_write_of_its_definition_and_for_nothing_else(
         assert!(!waits(&lagging, &same, KIND), "nor {doing:?}");
         under_way.ends(Outcome::Settled);
     }
+    let mut applying = begins(&lagging, &writer, PATH, now).unwrap();
+    assert!(waits(&lagging, &same, KIND), "an apply may make it");
+    applying.made_nothing();
+    assert!(!waits(&lagging, &same, KIND), "it was there");
+    applying.ends(Outcome::Settled);
     let of_status = begins(&lagging, &writer, &format!("{PATH}/status"), now).unwrap();
     let of_others = begins(&lagging, &writer, "/apis/a.b/v1/others/cs.a.b", now).unwrap();
     assert!(!waits(&lagging, &same, KIND), "nor what defines nothing");

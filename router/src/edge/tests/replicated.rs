@@ -3,13 +3,14 @@
 use http::header::CONTENT_TYPE;
 use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
-use portolan_crds::labels::DECIDES;
 use portolan_wire::v1;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::*;
 use crate::edge::operators::Operators;
+
+mod decides;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/cs.a.b";
@@ -19,13 +20,13 @@ type Log = Arc<Mutex<Vec<Value>>>;
 fn definition(word: &str) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "cs.a.b", "uid": "u", "resourceVersion": "4", "annotations": {DECIDES: "east"}},
+        "metadata": {"name": "cs.a.b", "uid": "u", "resourceVersion": "4"},
         "spec": {"word": word},
         "status": {"conditions": [{"type": "Established", "status": "True"}]},
     })
 }
 
-/// Has the definition; each time it is read there is the next of these words in it, the last one for ever.
+/// Has the definition; each time it is read there is the next of these words in it, the last one for ever. An apply makes it.
 fn primary(words: &'static [&'static str]) -> Script {
     let reads = Arc::new(AtomicUsize::new(0));
     script(move |request, mut respond| {
@@ -34,6 +35,8 @@ fn primary(words: &'static [&'static str]) -> Script {
             let is_read = request.method() == Method::GET;
             let accept = request.headers().get("accept").and_then(|accept| accept.to_str().ok());
             let of_metadata = accept.is_some_and(|accept| accept.contains("PartialObjectMetadata"));
+            let content_type = request.headers().get(CONTENT_TYPE);
+            let makes = content_type.is_some_and(|content_type| content_type.as_bytes() == APPLY.as_bytes());
             let index = if is_read && !of_metadata {
                 reads.fetch_add(1, Ordering::SeqCst)
             } else {
@@ -41,7 +44,9 @@ fn primary(words: &'static [&'static str]) -> Script {
             };
             let word = words.get(index).or(words.last()).unwrap();
             read_all(request.into_body()).await;
-            let mut out = respond.send_response(head(200), false).unwrap();
+            let mut out = respond
+                .send_response(head(if makes { 201 } else { 200 }), false)
+                .unwrap();
             out.send_data(definition(word).to_string().into(), true).unwrap();
         }
     })
@@ -474,78 +479,8 @@ async fn who_asks_for_a_kind_on_its_way_waits_for_its_definition() {
     }
     permits.add_permits(9);
     let (answer, written) = tokio::join!(asked, write);
-    assert_eq!((answer.status(), written.status()), (StatusCode::OK, StatusCode::OK));
-}
-
-/// The definition, about which this member decides.
-fn of(decides: Option<&str>, word: &str) -> Value {
-    let mut definition = definition(word);
-    definition["metadata"]["annotations"] = decides.map_or(Value::Null, |cluster| json!({DECIDES: cluster}));
-    definition
-}
-
-/// Of the methods and paths that were told, each with the annotation that it has.
-fn told(log: &Log) -> Vec<(String, Value)> {
-    let told = log.lock();
-    let told = told.iter().map(|one| {
-        let decides = &one[1]["metadata"]["annotations"][DECIDES];
-        (one[0].as_str().unwrap().to_owned(), decides.clone())
-    });
-    told.collect()
-}
-
-/// As a shard of another operator has it, whose primary is west.
-#[tokio::test]
-async fn who_decides_is_written_and_read_and_the_primary_follows() {
-    let (primaries, others) = (Log::default(), Log::default());
-    let east = member(&primaries, |_| (200, of(Some("west"), "copy")));
-    let west = member(&others, |_| (200, of(Some("west"), "first")));
-    let (operators, _backends) = operators(east, west).await;
-    let answer = patch(&operators, DEFINITION, MERGE, "{}").await;
-    assert_eq!((answer.status(), warning(&answer)), (StatusCode::OK, String::new()));
-    assert_eq!(told(&others), [(format!("PATCH {DEFINITION}"), Value::Null)]);
-    let applied = format!("PATCH {DEFINITION}?fieldManager=portolan-replica-west");
-    assert_eq!(told(&primaries), [(applied, json!("west"))]);
-    assert_eq!(words(&primaries.lock()), ["first"]);
-    let read = operators.ask("a", "GET", DEFINITION).await;
-    assert_eq!(super::json(read).await["spec"]["word"], "first");
-    others.lock().clear();
-    let answer = operators.ask("a", "DELETE", DEFINITION).await;
-    assert_eq!(answer.status(), StatusCode::OK);
-    assert_eq!(told(&others)[0].0, format!("DELETE {DEFINITION}"));
-}
-
-#[tokio::test]
-async fn what_none_of_its_members_decides_about_is_not_written() {
-    let log = Log::default();
-    let east = member(&log, |_| (200, of(Some("north"), "copy")));
-    let west = member(&log, |_| (200, of(Some("north"), "copy")));
-    let (operators, _backends) = operators(east, west).await;
-    for method in ["PUT", "DELETE"] {
-        let answer = operators.ask("a", method, DEFINITION).await;
-        assert_eq!(answer.status(), StatusCode::CONFLICT, "{method}");
-        let said = super::json(answer).await;
-        let said = said["message"].as_str().unwrap_or_default();
-        assert!(said.contains("member cluster north decides"), "{method}: {said}");
-    }
-    assert_eq!(told(&log), [], "nothing was sent");
-    assert_eq!(operators.ask("a", "GET", DEFINITION).await.status(), StatusCode::OK);
-}
-
-#[tokio::test]
-async fn what_another_member_decides_about_is_not_made_beside_it() {
-    for decides in ["west", "north"] {
-        let log = Log::default();
-        let east = member(&log, |_| missing());
-        let west = member(&log, move |_| (200, of(Some(decides), "first")));
-        let (operators, _backends) = operators(east, west).await;
-        let mut request = operators.request("a", "POST", DEFINITIONS, r#"{"metadata":{"name":"cs.a.b"}}"#);
-        let content_type = "application/json".parse().unwrap();
-        request.headers_mut().insert(CONTENT_TYPE, content_type);
-        let answer = operators.connect().await.send_request(request).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::CONFLICT);
-        let said = super::json(answer).await;
-        assert_eq!(said["reason"], "AlreadyExists", "{said}");
-        assert_eq!(told(&log), [], "nothing was sent");
-    }
+    assert_eq!(
+        (answer.status(), written.status()),
+        (StatusCode::OK, StatusCode::CREATED)
+    );
 }

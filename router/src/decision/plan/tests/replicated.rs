@@ -101,24 +101,18 @@ fn a_member_that_does_not_let_the_caller_in_is_told_and_holds_up_nothing() {
     };
     assert_eq!(copied_to(&made), [("west".to_owned(), false)]);
     for verb in ["PUT", "PATCH"] {
-        let Plan::Choose(choose) = planned(&world, &format!("{verb} {DEFINITIONS}/cs.a.b")) else {
-            panic!("{verb}: the object says who decides")
-        };
-        let [changed] = &choose.candidates[..] else {
+        let Plan::Forward(changed) = planned(&world, &format!("{verb} {DEFINITIONS}/cs.a.b")) else {
             panic!("{verb}: it is the primary's")
         };
         assert_eq!(
-            (&*changed.forward.target.cluster, copied_to(&changed.forward)),
+            (&*changed.target.cluster, copied_to(&changed)),
             ("east", vec![("west".to_owned(), false)])
         );
     }
-    let Plan::DeleteEach(deleted) = planned(&world, &format!("DELETE {DEFINITIONS}/cs.a.b")) else {
-        panic!("the object says who decides")
-    };
-    let [Candidate { forward, .. }] = &deleted[..] else {
+    let Plan::Forward(deleted) = planned(&world, &format!("DELETE {DEFINITIONS}/cs.a.b")) else {
         panic!("the primary's alone")
     };
-    let warning = forward.warning.as_ref().unwrap();
+    let warning = deleted.warning.as_ref().unwrap();
     assert!(
         warning.contains("west") && warning.contains("portolanctl allow"),
         "{warning}"
