@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+const EXAMPLE: &str = include_str!("../../examples/two-operators.yaml");
 const SHOP: &str = "/api/v1/namespaces/shop-a/configmaps";
 const MERGE: [(&str, &str); 1] = [("content-type", "application/merge-patch+json")];
 const MOVES: usize = 4;
@@ -132,31 +133,8 @@ impl Writer {
 }
 
 async fn moved(world: &World, to: &str) {
-    let dir = argument(world.fleet.dir());
     let to = format!("operators/{to}");
-    let flags = ["--cluster", "east", "--to", &to, "--dir", &dir, "--yes"];
-    ctl::ok(&[&["shards", "move", "shop-a"], &flags[..]].concat())
-        .await
-        .unwrap();
-    let who = [
-        "shards",
-        "who",
-        "shop-a",
-        "--cluster",
-        "east",
-        "-o",
-        "json",
-        "--dir",
-        &dir,
-    ];
-    eventually(&format!("{to} has shop-a"), || async {
-        let told: Value = serde_json::from_str(&ctl::ok(&who).await?)?;
-        let mut pairs = told["pairs"].as_array().into_iter().flatten();
-        let has = pairs.any(|pair| pair["owner"] == *to && pair["state"] == "Granted");
-        anyhow::ensure!(has, "{told}");
-        anyhow::Ok(())
-    })
-    .await;
+    ctl::moved(world.fleet.dir(), ("east", "shop-a"), &to).await.unwrap();
 }
 
 /// Creates of ConfigMaps whose names begin so wait for whatever takes connections at this port and says nothing.
@@ -279,15 +257,19 @@ async fn one_name_has_one_owner() {
         if is { Ok(()) } else { Err(message) }
     })
     .await;
-    eventually("who has no name is an operator too", || async {
-        let found = condition(&world, "nameless", "Accepted").await;
-        if found.as_ref().is_some_and(|(status, _)| status == "True") {
-            Ok(())
-        } else {
-            Err(format!("{found:?}"))
-        }
-    })
-    .await;
+    // Who has no name is an operator too.
+    until(&world, "nameless", "Accepted", Some("True")).await;
+    // And two more, as the example has them.
+    world.direct(HUB).ok_with(&["apply", "-f", "-"], EXAMPLE).await.unwrap();
+    for shard in ["greetings", "counters"] {
+        until(&world, shard, "Accepted", Some("True")).await;
+    }
+    let dir = argument(world.fleet.dir());
+    let told = ctl::ok(&["shards", "who", "shop-a", "--cluster", "east", "--dir", &dir]).await;
+    let told = told.unwrap();
+    for shard in ["rollouts-a", "prometheus", "nameless", "greetings", "counters"] {
+        assert!(told.contains(&format!("operators/{shard} ")), "{told}");
+    }
 }
 
 /// What a hub of before would have written: `rollouts-a` has what it has, and of `prometheus` nothing is in force.
