@@ -30,7 +30,6 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-const EXAMPLE: &str = include_str!("../../examples/two-operators.yaml");
 const SHOP: &str = "/api/v1/namespaces/shop-a/configmaps";
 const MERGE: [(&str, &str); 1] = [("content-type", "application/merge-patch+json")];
 const MOVES: usize = 4;
@@ -259,15 +258,10 @@ async fn one_name_has_one_owner() {
     .await;
     // Who has no name is an operator too.
     until(&world, "nameless", "Accepted", Some("True")).await;
-    // And two more, as the example has them.
-    world.direct(HUB).ok_with(&["apply", "-f", "-"], EXAMPLE).await.unwrap();
-    for shard in ["greetings", "counters"] {
-        until(&world, shard, "Accepted", Some("True")).await;
-    }
     let dir = argument(world.fleet.dir());
     let told = ctl::ok(&["shards", "who", "shop-a", "--cluster", "east", "--dir", &dir]).await;
     let told = told.unwrap();
-    for shard in ["rollouts-a", "prometheus", "nameless", "greetings", "counters"] {
+    for shard in ["rollouts-a", "prometheus", "nameless"] {
         assert!(told.contains(&format!("operators/{shard} ")), "{told}");
     }
 }
