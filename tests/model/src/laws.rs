@@ -2,6 +2,7 @@
 
 use stateright::Property;
 
+use crate::another::Another;
 use crate::protocol::Handover;
 use crate::state::State;
 
@@ -34,17 +35,18 @@ pub(crate) fn properties() -> Vec<Property<Handover>> {
         Property::always(ENDS, |model: &Handover, state: &State| {
             let mut steps = Vec::new();
             model.steps(state, &mut steps);
-            !steps.is_empty() || has_ended(model, state)
+            !steps.is_empty() || has_ended(state)
         }),
         Property::always(PROGRESS, |_, state: &State| !state.stood_still),
     ]
 }
 
 /// The last grant is stored, all routers serve by it, no write is open.
-fn has_ended(model: &Handover, state: &State) -> bool {
+fn has_ended(state: &State) -> bool {
     let mut live = state.routers().iter().filter(|router| !router.ended);
-    state.ledger.epoch == model.last_epoch()
+    state.moves_left == 0
         && !state.ledger.releasing
         && live.all(|router| router.view == state.ledger && router.file == state.ledger)
         && state.open_writes().next().is_none()
+        && state.another.is_none_or(Another::has_ended)
 }
