@@ -32,7 +32,10 @@ async fn a_router_that_knows_one_owner_of_a_namespace_is_refused_by_name() {
     assert!(is_refused(&status), "{status:?}");
     let noted = |hub: &TestHub| hub.index.read(|facts| facts.router_refusals.get("gateway").cloned());
     assert_eq!(noted(&hub).as_deref(), Some(status.message()), "for its status");
-    assert!(hub.acks.read(std::collections::BTreeMap::is_empty), "it holds nothing up");
+    assert!(
+        hub.acks.read(std::collections::BTreeMap::is_empty),
+        "it holds nothing up"
+    );
 
     let known = KnownResource {
         r#ref: Some(Ref::Target("east".to_owned()).to_wire()),
