@@ -2,9 +2,8 @@
 
 use stateright::Property;
 
-use crate::another::Another;
 use crate::protocol::Handover;
-use crate::state::State;
+use crate::state::{Another, State};
 
 /// All routers that let somebody write let the same shard write.
 pub const ONE_OWNER: &str = "routers let one owner write";

@@ -45,11 +45,10 @@ mod protocol;
 mod state;
 mod step;
 
-pub use another::{Another, Sent};
 pub use laws::{ADMITTED, COMMITTED, ENDS, ONE_OWNER, PROGRESS, REFUSED};
 pub use list::{List, Lists};
 pub use protocol::{Flaw, Handover, MAX, Scope};
-pub use state::{Grant, Router, Server, State, Timer, Write};
+pub use state::{Another, Grant, Router, Sent, Server, State, Timer, Write};
 pub use step::Action;
 
 use stateright::{Model, Property};
@@ -65,7 +64,6 @@ impl Model for Handover {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         self.steps(state, actions);
         self.writes(state, actions);
-        another::writes(state, actions);
         self.faults(state, actions);
     }
 

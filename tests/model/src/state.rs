@@ -1,6 +1,5 @@
 //! The state of the whole system. Routers and API servers are alike, so their order does not matter: it is sorted away.
 
-use crate::another::Another;
 use crate::list::{List, Lists};
 use crate::protocol::{Flaw, Handover, MAX};
 
@@ -76,6 +75,74 @@ pub struct Write {
     pub is_admitted: bool,
     /// It was admitted before the hub began to wait.
     pub is_waited_for: bool,
+}
+
+/// The other operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Another {
+    /// Of its last grant.
+    pub epoch: u8,
+    /// The epoch that the member is to open in its place; 0: its owner has not let go of it.
+    pub closing: u8,
+    /// It has handed the namespace over.
+    pub has_moved: bool,
+    /// Its write.
+    pub write: Sent,
+}
+
+/// How far the other operator's write is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Sent {
+    /// Not sent.
+    Not,
+    /// It is on its way, and says this epoch.
+    Under(u8),
+    /// The member has admitted it.
+    Admitted(u8),
+    /// It has committed, or was refused.
+    Over,
+}
+
+impl Another {
+    pub(crate) fn new(epoch: u8) -> Self {
+        Self {
+            epoch,
+            closing: 0,
+            has_moved: false,
+            write: Sent::Not,
+        }
+    }
+
+    /// It has handed over, and no write of it is open.
+    pub(crate) fn has_ended(self) -> bool {
+        self.has_moved && matches!(self.write, Sent::Not | Sent::Over)
+    }
+
+    /// The highest epoch that it has, or that is kept for it.
+    pub(crate) fn highest(self) -> u8 {
+        self.epoch.max(self.closing)
+    }
+
+    /// Whether the hub would be told that no write of its owner is open.
+    pub(crate) fn is_answered(self) -> bool {
+        self.closing != 0 && !matches!(self.write, Sent::Admitted(_))
+    }
+
+    pub(crate) fn progress(self) -> u32 {
+        let write = match self.write {
+            Sent::Not => 0,
+            Sent::Under(_) => 1,
+            Sent::Admitted(_) => 2,
+            Sent::Over => 3,
+        };
+        let step = if self.has_moved {
+            2
+        } else {
+            u32::from(self.closing != 0)
+        };
+        // An order of it drops what was probed.
+        20 * step + write
+    }
 }
 
 /// The hub's wait for writes that were admitted: the member's request time-out.

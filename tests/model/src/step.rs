@@ -1,9 +1,8 @@
 //! What can happen next. A part of the protocol that a flaw leaves out is a line that asks for the flaw.
 
-use crate::another::{self, Another};
 use crate::list::List;
 use crate::protocol::{Flaw, Handover};
-use crate::state::{Grant, State, Timer};
+use crate::state::{Another, Grant, Sent, State, Timer};
 
 /// One step of somebody. Routers, API servers and writes are told by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,7 +95,7 @@ impl Handover {
             self.router(state, router, actions);
         }
         self.agent(state, actions);
-        another::steps(state, actions);
+        steps_of_another(state, actions);
         let servers = state.servers().iter().enumerate();
         let behind = servers.filter(|(_, server)| server.is_there && server.sees != state.annotation);
         actions.extend(behind.map(|(index, _)| Action::CatchUp(index)));
@@ -262,6 +261,7 @@ impl Handover {
                 actions.push(Action::Send(index));
             }
         }
+        writes_of_another(state, actions);
     }
 
     /// What should not happen.
@@ -306,4 +306,33 @@ impl Handover {
 /// The fence was ordered closed, and nobody has said that it is.
 fn may_be_given_up(state: &State) -> bool {
     state.hub.releasing && state.closing != 0 && !state.fence_is_heard && !state.is_given_up
+}
+
+/// What the other operator's programs do by themselves.
+fn steps_of_another(state: &State, actions: &mut Vec<Action>) {
+    let Some(another) = state.another else { return };
+    if !another.has_moved && another.closing == 0 {
+        actions.push(Action::CloseAnothers);
+    }
+    let is_fenced = state.fenced.iter().any(|list| list.says(another.closing));
+    if another.is_answered() && is_fenced {
+        actions.push(Action::GrantAnothers);
+    }
+    match another.write {
+        Sent::Under(_) => {
+            let servers = state.servers().iter().enumerate();
+            let servers = servers.filter(|(_, server)| server.is_there);
+            actions.extend(servers.map(|(server, _)| Action::ArriveAnothers(server)));
+        }
+        Sent::Admitted(_) => actions.push(Action::CommitAnothers),
+        Sent::Not | Sent::Over => {}
+    }
+}
+
+/// What its callers may do, or not.
+fn writes_of_another(state: &State, actions: &mut Vec<Action>) {
+    let may = |another: Another| another.write == Sent::Not && another.closing == 0;
+    if state.another.is_some_and(may) {
+        actions.push(Action::SendAnothers);
+    }
 }
