@@ -137,6 +137,8 @@ pub enum ConditionReason {
     NotAtAdmission,
     /// The router's stream to the hub has ended.
     StreamEnded,
+    /// The hub tells the router nothing: the message says what is wrong with it.
+    Refused,
     /// Nobody is held: the spec has no selector.
     NoSelector,
     /// The object says itself, by a field or a label, that nothing is to come of it.

@@ -53,6 +53,8 @@ pub(crate) struct Facts {
     pub(crate) listening: bool,
     /// Why the last attempt of a cluster to join or to connect was refused.
     pub(crate) join_refusals: BTreeMap<String, (ConditionReason, String)>,
+    /// Why routers are told nothing, by their last Hello.
+    pub(crate) router_refusals: BTreeMap<String, String>,
 }
 
 /// A MemberCluster object.

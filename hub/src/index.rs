@@ -229,6 +229,7 @@ impl Facts {
             return Change::Nothing;
         }
         self.drop_tokens(name);
+        self.router_refusals.remove(name);
         Change::Compile
     }
 
@@ -240,6 +241,7 @@ impl Facts {
             .collect();
         let known = self.routers.len();
         self.routers.retain(|name, _| listed.contains(name));
+        self.router_refusals.retain(|name, _| listed.contains(name));
         let deleted = (self.routers.len() < known).then_some(Change::Compile);
         let applied = objects.iter().map(|object| self.apply_router(object)).max();
         let routers = &self.routers;
@@ -262,6 +264,19 @@ impl Facts {
         let before = match refusal.clone() {
             Some(refusal) => self.join_refusals.insert(cluster.to_owned(), refusal),
             None => self.join_refusals.remove(cluster),
+        };
+        if before == refusal {
+            Change::Nothing
+        } else {
+            Change::Status
+        }
+    }
+
+    /// Keeps or forgets why `router` is told nothing, for its status.
+    pub(crate) fn note_router_refusal(&mut self, router: &str, refusal: Option<String>) -> Change {
+        let before = match refusal.clone() {
+            Some(refusal) => self.router_refusals.insert(router.to_owned(), refusal),
+            None => self.router_refusals.remove(router),
         };
         if before == refusal {
             Change::Nothing

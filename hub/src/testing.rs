@@ -15,7 +15,7 @@ use portolan_runtime::tls::{self, ClientAuth, Identity as TlsIdentity, IdentityS
 use portolan_runtime::{Secret, Tasks};
 use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, HELD_LOCKS};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, HELD_LOCKS, OPERATORS};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::agent_control_client::AgentControlClient;
@@ -280,7 +280,7 @@ impl TestHub {
         let identity = TlsIdentity::from_pem(&issued.cert_pem, &issued.key_pem).unwrap();
         let hello = v1::RouterHello {
             protocol: portolan_wire::protocol::PROTOCOL,
-            capabilities: [CURSOR_FORMAT_2, HELD_LOCKS].map(str::to_owned).into(),
+            capabilities: [CURSOR_FORMAT_2, HELD_LOCKS, OPERATORS].map(str::to_owned).into(),
             subscription: asked.iter().map(|&scope| scope.to_owned()).collect(),
             ..v1::RouterHello::default()
         };
@@ -348,7 +348,7 @@ impl TestHub {
     pub(crate) async fn router(&self, name: &str, known: Vec<v1::KnownResource>) -> TestRouter {
         let hello = v1::RouterHello {
             protocol: portolan_wire::protocol::PROTOCOL,
-            capabilities: vec![CURSOR_FORMAT_2.to_owned()],
+            capabilities: [CURSOR_FORMAT_2, OPERATORS].map(str::to_owned).into(),
             known,
             ..v1::RouterHello::default()
         };

@@ -15,7 +15,9 @@ const LEFT_TO: SignedDuration = SignedDuration::from_mins(1);
 
 /// The status that the router ought to have.
 pub(super) fn status(sources: Sources<'_>, name: &str, router: &RouterObject) -> RouterStatus {
-    let Sources { routers, now, .. } = sources;
+    let Sources {
+        facts, routers, now, ..
+    } = sources;
     let mut status = router.status.clone();
     status.observed_generation = Some(router.generation);
     let state = routers.get(name);
@@ -36,6 +38,8 @@ pub(super) fn status(sources: Sources<'_>, name: &str, router: &RouterObject) ->
     }
     let finding = if connected {
         Finding::holds(ConditionType::Connected, "its stream is open")
+    } else if let Some(refusal) = facts.router_refusals.get(name) {
+        Finding::fails(ConditionType::Connected, ConditionReason::Refused, refusal)
     } else if state.is_some() {
         let message = "its stream has ended, and it has not come back: see its log";
         Finding::fails(ConditionType::Connected, ConditionReason::StreamEnded, message)
@@ -104,5 +108,34 @@ mod tests {
             Some(700),
             "written by a clock that is ahead"
         );
+    }
+
+    #[test]
+    fn a_router_that_is_told_nothing_says_why() {
+        let mut facts = Facts::default();
+        facts.note_router_refusal("gateway", Some("upgrade it".to_owned()));
+        let left = RouterState {
+            left: Some(Instant::now()),
+            ..RouterState::new(1, BTreeMap::new())
+        };
+        for routers in [BTreeMap::new(), [("gateway".to_owned(), left)].into()] {
+            let sources = Sources {
+                facts: &facts,
+                world: &World::default(),
+                routers: &routers,
+                breakers: &Breakers::default(),
+                now: Timestamp::now(),
+            };
+            let router = RouterObject {
+                uid: "uid".to_owned(),
+                generation: 1,
+                key_hashes: Vec::new(),
+                subscription: None,
+                status: RouterStatus::default(),
+            };
+            let connected = &status(sources, "gateway", &router).conditions[0];
+            let said = (&*connected.status, &*connected.reason, &*connected.message);
+            assert_eq!(said, ("False", "Refused", "upgrade it"));
+        }
     }
 }

@@ -26,7 +26,7 @@ use super::{OUTBOUND, Outbound, end, next_epoch, send, welcome};
 use crate::access::AccessReviewer;
 use crate::acks::{Acks, Held, LedgerPosition, Renewals, RouterState};
 use crate::ca::{Authorities, Holder};
-use crate::compile::Ref;
+use crate::compile::{Ref, World};
 use crate::distribute::Worlds;
 use crate::index::Index;
 use crate::metrics::{Metrics, Program};
@@ -36,6 +36,7 @@ use crate::shares::Arbiter;
 
 mod hear;
 mod introduction;
+mod one_owner;
 mod tell;
 
 use introduction::introduction;
@@ -91,10 +92,10 @@ impl RouterControl for RouterService {
             ..welcome(hello.protocol, hello.oldest_protocol)?
         };
         let subscription = subscribed(&enrolled.subscription(&peer.subscription()?)?, &hello)?;
-        let mut worlds = self.worlds.clone();
-        let known = tokio::time::timeout(KNOWN_WITHIN, worlds.wait_for(Option::is_some)).await;
-        if !known.is_ok_and(|known| known.is_ok()) {
-            return Err(not_the_hub());
+        let refusal = one_owner::refusal(&router, says(&hello, OPERATORS), &*self.world().await?);
+        self.note(&router, refusal.as_ref());
+        if let Some(refusal) = refusal.as_ref().filter(|_| hello.known.is_empty()) {
+            return Err(refusal.clone());
         }
         let (outbound, stream) = mpsc::channel(OUTBOUND);
         // The channel is empty, and its other end is here.
@@ -110,6 +111,10 @@ impl RouterControl for RouterService {
             router: session.router.clone(),
             epoch: session.epoch,
         };
+        if let Some(refusal) = refusal {
+            // It goes on serving what it holds: handovers wait for it as for one that has just left.
+            return Err(refusal);
+        }
         let holder = self.ca.holder(&identity, session.epoch, peer.chain, trusts);
         self.routers.seen(&session.enrolled).await;
         tracing::info!(router = session.router, remote = %peer.remote, holds = session.holding.held.len(), "router connected");
@@ -124,6 +129,26 @@ impl RouterControl for RouterService {
             drop((left, stream));
         });
         Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+impl RouterService {
+    /// What is to be told, once it is known.
+    async fn world(&self) -> Result<Arc<World>, Status> {
+        let mut worlds = self.worlds.clone();
+        let known = tokio::time::timeout(KNOWN_WITHIN, worlds.wait_for(Option::is_some)).await;
+        let known = known.ok().and_then(Result::ok);
+        let world = known.and_then(|known| known.as_ref().map(|published| published.world.clone()));
+        world.ok_or_else(not_the_hub)
+    }
+
+    /// Keeps or forgets why the router is told nothing, for its status.
+    fn note(&self, router: &str, refusal: Option<&Status>) {
+        if let Some(refusal) = refusal {
+            tracing::warn!(router, reason = refusal.message(), "a router is refused");
+        }
+        let refusal = refusal.map(|refusal| refusal.message().to_owned());
+        self.index.write(|facts| facts.note_router_refusal(router, refusal));
     }
 }
 
@@ -198,6 +223,8 @@ struct RouterSession {
     subscription: Subscription,
     /// Whether it hands leader locks over.
     hands_locks_over: bool,
+    /// Whether it knows that a namespace has an owner of each operator.
+    knows_operators: bool,
     holding: Holding,
     in_flight: Option<InFlight>,
     /// What it has taken and not acknowledged.
@@ -261,7 +288,7 @@ impl RouterSession {
             held: held.clone(),
             ..introduced(epoch, hello)
         };
-        let hands_locks_over = state.hands_locks_over;
+        let (hands_locks_over, knows_operators) = (state.hands_locks_over, state.knows_operators);
         let connected = async {
             while !service.acks.connected(&router, state.clone()) {
                 // The sender lives in `acks`, so this cannot fail.
@@ -284,6 +311,7 @@ impl RouterSession {
             outbound,
             subscription,
             hands_locks_over,
+            knows_operators,
             in_flight: None,
             unsaved: None,
             nonce: 0,
@@ -328,6 +356,11 @@ impl RouterSession {
                     changed.map_err(|_| Status::unavailable("the hub is stopping"))?;
                     let published = worlds.borrow_and_update().clone();
                     if let Some(published) = published {
+                        if let Some(refusal) = one_owner::refusal(&self.router, self.knows_operators, &published.world) {
+                            // Namespaces have an owner of each operator since a moment ago.
+                            self.service.note(&self.router, Some(&refusal));
+                            return Err(end(&self.outbound, refusal).await);
+                        }
                         self.offer(&published.world, &published.traceparent).await?;
                         self.caught_up().await?;
                     }

@@ -3,6 +3,7 @@
 use portolan_crds::labels::GATEWAY_ACCOUNT;
 use portolan_runtime::Secret;
 use portolan_wire::identity::Identity;
+use portolan_wire::protocol::OPERATORS;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::agent_message::Kind as AgentSaid;
@@ -21,6 +22,7 @@ mod agents;
 mod bounds;
 mod copies;
 mod held;
+mod one_owner;
 mod policies;
 mod subscriptions;
 
@@ -116,6 +118,7 @@ async fn streams_are_for_those_whose_certificate_says_so() {
     let hub = TestHub::start().await;
     let good = v1::RouterHello {
         protocol: portolan_wire::protocol::PROTOCOL,
+        capabilities: vec![OPERATORS.to_owned()],
         ..Default::default()
     };
     for identity in [
@@ -132,6 +135,7 @@ async fn streams_are_for_those_whose_certificate_says_so() {
         let hello = v1::RouterHello {
             protocol,
             oldest_protocol,
+            capabilities: vec![OPERATORS.to_owned()],
             ..Default::default()
         };
         hub.router_as(&Identity::Router("r".into()), hello).await
@@ -399,6 +403,7 @@ async fn a_second_router_of_a_name_is_refused_while_the_first_is_there() {
     let identity = Identity::Router("gateway".to_owned());
     let hello = || v1::RouterHello {
         protocol: portolan_wire::protocol::PROTOCOL,
+        capabilities: vec![OPERATORS.to_owned()],
         ..Default::default()
     };
     let status = hub.router_as(&identity, hello()).await.err().unwrap();

@@ -3,7 +3,7 @@
 use stateright::Property;
 
 use crate::protocol::Handover;
-use crate::state::State;
+use crate::state::{Another, State};
 
 /// All routers that let somebody write let the same shard write.
 pub const ONE_OWNER: &str = "routers let one owner write";
@@ -34,17 +34,18 @@ pub(crate) fn properties() -> Vec<Property<Handover>> {
         Property::always(ENDS, |model: &Handover, state: &State| {
             let mut steps = Vec::new();
             model.steps(state, &mut steps);
-            !steps.is_empty() || has_ended(model, state)
+            !steps.is_empty() || has_ended(state)
         }),
         Property::always(PROGRESS, |_, state: &State| !state.stood_still),
     ]
 }
 
 /// The last grant is stored, all routers serve by it, no write is open.
-fn has_ended(model: &Handover, state: &State) -> bool {
+fn has_ended(state: &State) -> bool {
     let mut live = state.routers().iter().filter(|router| !router.ended);
-    state.ledger.epoch == model.last_epoch()
+    state.moves_left == 0
         && !state.ledger.releasing
         && live.all(|router| router.view == state.ledger && router.file == state.ledger)
         && state.open_writes().next().is_none()
+        && state.another.is_none_or(Another::has_ended)
 }

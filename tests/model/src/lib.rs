@@ -1,11 +1,15 @@
-//! A model of how a (cluster, namespace) pair changes hands, searched exhaustively: hub, routers, agent, the member's API
-//! servers, and writes that arrive late. Not the programs' code: their protocol, in as few words as it has.
+//! A model of how a (cluster, namespace) pair of one operator changes hands, searched exhaustively: hub, routers, agent, the member's
+//! API servers, writes that arrive late, and another operator that has the namespace too. Not the programs' code: their protocol, in as few words as it has.
 //!
 //! ```text
-//! hub      Releasing(e) stored, told ─► all acknowledged ─► order(e+1) ──────────────────► fenced(e+1) ─► writes over ─► Granted(e+1) stored, told
+//! hub      Releasing(e) stored, told ─► all acknowledged ─► n drawn, order({n, o}) ─────────► fenced({n, o}) ─► writes over ─► Granted(n) stored, told
 //! routers        stop writing, on disk, ack(e); answered(e) once no write of theirs is open        ▲
-//! agent                                              annotation := e+1 ─► every API server refuses e
+//! agent                                              annotation := {n, o} ─► every API server refuses e, admits n
 //! ```
+//!
+//! The namespace has one counter of epochs: `n` is above all that any operator has, or that is kept for one. `o` is the other
+//! operator's, if there is one: the annotation says all epochs that are open, and is set as a whole, by a compare and set that takes in
+//! what is open already or above all that is. The other operator is environment: it hands over once and writes once, at any moment.
 //!
 //! A hub that waits no longer for the agent grants once all have acknowledged, and promises nothing of late writes; nor of those
 //! that say no epoch: of grants like that, and to a Namespace that was made anew and has no annotation, by a router that may write
@@ -16,6 +20,8 @@
 //! - The ledger, a router's state file and the member's etcd keep what was written; each write to them is one step.
 //! - An API server's admission sees the namespace's annotation late, by any time, but never goes back; one that starts begins
 //!   with the newest. The agent can tell how many serve at the moment, and which one answered.
+//! - The member's policies take lists. Beside another operator the agent is not gone for good or given up, and the Namespace stays
+//!   the same: where it does not, nothing is promised of either.
 //! - Nobody restores the member's etcd from a backup meanwhile.
 //! - A write that was admitted commits, or is lost, within the member's request time-out. One that was not can be on its way
 //!   for ever.
@@ -31,15 +37,18 @@
 //! A [`Flaw`] is a protocol that leaves something out. Each has a counterexample, found by the search: that is how one sees
 //! that the laws can fail, and what each part of the protocol is for.
 
+mod another;
 mod laws;
+mod list;
 mod outcome;
 mod protocol;
 mod state;
 mod step;
 
 pub use laws::{ADMITTED, COMMITTED, ENDS, ONE_OWNER, PROGRESS, REFUSED};
+pub use list::{List, Lists};
 pub use protocol::{Flaw, Handover, MAX, Scope};
-pub use state::{Grant, Router, Server, State, Timer, Write};
+pub use state::{Another, Grant, Router, Sent, Server, State, Timer, Write};
 pub use step::Action;
 
 use stateright::{Model, Property};
@@ -49,7 +58,7 @@ impl Model for Handover {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::new(&self.scope)]
+        vec![State::new(self)]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {

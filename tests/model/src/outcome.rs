@@ -1,8 +1,9 @@
 //! What a step does. A part of the protocol that a flaw leaves out is a line that asks for the flaw.
 
+use crate::list::{List, Lists};
 use crate::protocol::{Flaw, Handover};
 use crate::state::{Grant, State, Timer, Write};
-use crate::step::{Action, highest};
+use crate::step::Action;
 
 impl Handover {
     /// The state after an action that is possible in `state`.
@@ -25,6 +26,11 @@ impl Handover {
                 apply_agent(&mut next, action);
             }
             Action::Send(_) | Action::Arrive(..) | Action::Commit(_) => self.apply_write(&mut next, action),
+            Action::CloseAnothers
+            | Action::GrantAnothers
+            | Action::SendAnothers
+            | Action::ArriveAnothers(_)
+            | Action::CommitAnothers => self.apply_another(&mut next, action),
             Action::GiveUp => {}
             _ => self.apply_fault(&mut next, action),
         }
@@ -52,10 +58,8 @@ impl Handover {
             }
             Action::HearAnswered(router) => next.routers[router].answered_is_heard = true,
             Action::Order => {
-                next.orders |= 1 << (next.hub.epoch + 1);
-                next.servers_mut()
-                    .iter_mut()
-                    .for_each(|server| server.is_probed = false);
+                next.closing = self.next_epoch(next);
+                self.order(next, |flawed| flawed.theirs = 0);
             }
             Action::HearFenced => {
                 next.fence_is_heard = true;
@@ -65,25 +69,21 @@ impl Handover {
             }
             Action::TimerEnds => next.timer = Timer::Over,
             Action::Grant(owner) => {
-                self.promise(next);
                 next.hub = Grant {
-                    epoch: next.hub.epoch + 1,
+                    epoch: self.promise(next),
                     releasing: false,
                     owner,
                 };
                 next.told |= next.hub.bit();
                 if !self.has(Flaw::GrantsBeforeLedger) {
-                    next.ledger = next.hub;
-                    forget_what_was_heard(next);
+                    store_grant(next);
                 }
             }
-            Action::Store => {
-                next.ledger = next.hub;
-                forget_what_was_heard(next);
-            }
+            Action::Store => store_grant(next),
             Action::TakeBack => {
                 next.ledger.releasing = false;
                 next.hub = next.ledger;
+                next.closing = 0;
                 // As a later message of the same epoch: those who let go of it write again.
                 let granted = next.hub;
                 for router in next.routers_mut() {
@@ -95,15 +95,28 @@ impl Handover {
         }
     }
 
-    /// What of the epoch to come is promised, and whether its writes say it.
-    fn promise(&self, next: &mut State) {
+    /// The epoch that begins: the one that was kept for it, if the pair was closed. What of it is promised, and whether its writes say it.
+    fn promise(&self, next: &mut State) -> u8 {
         let was_fenced = next.unfenced & 1 << next.hub.epoch == 0 && !next.is_given_up;
+        let kept = Some(next.closing).filter(|kept| *kept != 0 && was_fenced);
+        let epoch = kept.unwrap_or_else(|| self.next_epoch(next));
         if was_fenced || self.has(Flaw::ClaimsWhatItGaveUp) {
-            next.promised = next.hub.epoch + 1;
+            next.promised = epoch;
         }
         if !was_fenced {
-            next.unfenced |= 1 << (next.hub.epoch + 1);
+            next.unfenced |= 1 << epoch;
         }
+        epoch
+    }
+
+    /// The agent is told all that is to be open in the namespace, as the ledger has it. `flawed`: what a flaw makes of it.
+    pub(crate) fn order(&self, next: &mut State, flawed: impl FnOnce(&mut List)) {
+        let mut open = next.to_be_open();
+        if self.has(Flaw::ClosesAnothers) {
+            flawed(&mut open);
+        }
+        next.orders.insert(open);
+        forget_what_was_probed(next);
     }
 
     fn apply_write(&self, next: &mut State, action: Action) {
@@ -129,19 +142,19 @@ impl Handover {
             Action::Arrive(index, server) => {
                 let Some(mut write) = next.writes[index] else { return };
                 let sees = next.servers[server].sees;
-                if sees == 0 && !write.is_bare && self.is_sent_again(next, write) {
+                if sees.is_none() && !write.is_bare && self.is_sent_again(next, write) {
                     next.admitted_late |= is_past(next, write);
                     write.is_bare = true;
                     next.writes[index] = Some(write);
                     return;
                 }
                 let passes =
-                    write.is_bare || self.has(Flaw::BareWrites) || sees == 0 && self.has(Flaw::PassesUnannotated);
-                write.is_admitted = passes || sees == write.epoch;
+                    write.is_bare || self.has(Flaw::BareWrites) || sees.is_none() && self.has(Flaw::PassesUnannotated);
+                write.is_admitted = passes || sees.says(write.epoch);
                 next.admitted_late |= write.is_admitted && is_past(next, write);
                 let is_owners = next.hub.epoch == write.epoch && !next.hub.releasing;
                 // Of one whose connection broke nobody hears the refusal.
-                let is_heard = write.awaited_by.is_some() || sees != 0;
+                let is_heard = write.awaited_by.is_some() || !sees.is_none();
                 next.refused |= is_owners && !write.is_admitted && is_heard;
                 next.writes[index] = write.is_admitted.then_some(write);
             }
@@ -184,19 +197,14 @@ impl Handover {
                 next.hub = next.ledger;
                 forget_what_was_heard(next);
             }
-            Action::RestartAgent => next
-                .servers_mut()
-                .iter_mut()
-                .for_each(|server| server.is_probed = false),
+            Action::RestartAgent => forget_what_was_probed(next),
             Action::EndAgent => next.agent_ended = true,
             Action::MakeAnew => {
                 // A patch of before is of another Namespace. The agent is told again of what is to be.
-                next.annotation = 0;
-                next.patches = 0;
-                next.orders = 1 << highest(next.orders).unwrap_or(0).max(next.hub.epoch);
-                next.servers_mut()
-                    .iter_mut()
-                    .for_each(|server| server.is_probed = false);
+                next.annotation = List::NONE;
+                next.patches = Lists::default();
+                next.orders = Lists::of(next.to_be_open());
+                forget_what_was_probed(next);
             }
             Action::RestartServer(server) => next.servers[server].sees = next.annotation,
             Action::StartServer(server) => {
@@ -204,7 +212,7 @@ impl Handover {
                 (server.is_there, server.sees) = (true, next.annotation);
             }
             Action::JumpClock if self.has(Flaw::WallClock) && next.timer == Timer::Runs => next.timer = Timer::Over,
-            Action::Tamper(epoch) => next.annotation = epoch,
+            Action::Tamper(epoch) => next.annotation.ours = epoch,
             _ => {}
         }
     }
@@ -228,17 +236,36 @@ fn apply_router(next: &mut State, action: Action) {
 
 fn apply_agent(next: &mut State, action: Action) {
     match action {
-        Action::Patch(epoch) => {
-            next.patches |= 1 << epoch;
+        Action::Patch(list) => {
+            next.patches.insert(list);
             for server in next.servers_mut() {
                 server.was_counted = server.is_there;
             }
         }
-        Action::SetAnnotation(epoch) => next.annotation = epoch,
+        Action::SetAnnotation(list) => next.annotation = list,
         Action::CatchUp(server) => next.servers[server].sees = next.annotation,
         Action::Probe(server) => next.servers[server].is_probed = true,
-        Action::Fenced => next.fenced |= 1 << highest(next.orders).unwrap_or(0),
+        Action::Fenced => {
+            if let Some(list) = next.orders.newest() {
+                next.fenced.insert(list);
+            }
+        }
         _ => {}
+    }
+}
+
+/// The hub stores what it has granted. What was kept for it is begun.
+fn store_grant(next: &mut State) {
+    next.ledger = next.hub;
+    next.closing = 0;
+    next.moves_left -= 1;
+    forget_what_was_heard(next);
+}
+
+/// The agent looks at all API servers anew.
+fn forget_what_was_probed(next: &mut State) {
+    for server in next.servers_mut() {
+        server.is_probed = false;
     }
 }
 

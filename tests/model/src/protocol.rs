@@ -18,6 +18,8 @@ pub struct Scope {
     pub moves: u8,
     /// Whether the agent may end for good, or be given up, and the Namespace may be made anew, each as one fault.
     pub fence_may_go: bool,
+    /// Whether another operator has the namespace too, hands it over once, and writes once.
+    pub another: bool,
     /// Restarts, ends of Pods, connections that break and jumps of the clock, together.
     pub faults: u8,
 }
@@ -73,9 +75,18 @@ pub enum Flaw {
     PassesUnannotated,
     /// A write that was refused as the namespace has no annotation is sent again without its epoch, whoever has it by now.
     RetriesBlindly,
+    /// Each operator counts epochs for itself.
+    EpochsByOperator,
+    /// What routers or the agent say of one operator's handover is taken for the other's.
+    AnswersOfAnother,
+    /// Closing an operator's epoch sets a list in which the other's is not.
+    ClosesAnothers,
+    /// The compare and set asks for the highest epoch of a list alone, so that a late one takes back what the other operator has opened
+    /// since.
+    ListFalls,
 }
 
-/// The model of one pair.
+/// The model of one pair of one operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Handover {
     /// How much there is of everything.
@@ -89,8 +100,10 @@ impl Handover {
         self.flaw == Some(flaw)
     }
 
-    /// The epoch of the last grant.
+    /// The highest epoch that there can be.
     pub(crate) fn last_epoch(&self) -> u8 {
-        self.scope.moves + 1
+        // Who is granted what was given up begins an epoch after the one that was kept.
+        let a_move = 1 + u8::from(self.scope.fence_may_go);
+        1 + self.scope.moves * a_move + 2 * u8::from(self.scope.another)
     }
 }

@@ -1,11 +1,12 @@
 //! The state of the whole system. Routers and API servers are alike, so their order does not matter: it is sorted away.
 
-use crate::protocol::{MAX, Scope};
+use crate::list::{List, Lists};
+use crate::protocol::{Flaw, Handover, MAX};
 
-/// What the ledger says of the pair, and routers hold. Epochs count grants, from 1.
+/// What the ledger says of the pair, and routers hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Grant {
-    /// Number of the grant.
+    /// Epoch of the grant: grants of all operators are counted together, from 1.
     pub epoch: u8,
     /// Whether it is being taken back.
     pub releasing: bool,
@@ -56,8 +57,8 @@ pub struct Server {
     /// It was there when the agent last set out to close the fence.
     pub was_counted: bool,
     /// The annotation as its admission sees it.
-    pub sees: u8,
-    /// The agent has seen it refuse the epoch before the one that was ordered last.
+    pub sees: List,
+    /// The agent has seen it go by the list that was ordered last.
     pub is_probed: bool,
 }
 
@@ -74,6 +75,74 @@ pub struct Write {
     pub is_admitted: bool,
     /// It was admitted before the hub began to wait.
     pub is_waited_for: bool,
+}
+
+/// The other operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Another {
+    /// Of its last grant.
+    pub epoch: u8,
+    /// The epoch that the member is to open in its place; 0: its owner has not let go of it.
+    pub closing: u8,
+    /// It has handed the namespace over.
+    pub has_moved: bool,
+    /// Its write.
+    pub write: Sent,
+}
+
+/// How far the other operator's write is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Sent {
+    /// Not sent.
+    Not,
+    /// It is on its way, and says this epoch.
+    Under(u8),
+    /// The member has admitted it.
+    Admitted(u8),
+    /// It has committed, or was refused.
+    Over,
+}
+
+impl Another {
+    pub(crate) fn new(epoch: u8) -> Self {
+        Self {
+            epoch,
+            closing: 0,
+            has_moved: false,
+            write: Sent::Not,
+        }
+    }
+
+    /// It has handed over, and no write of it is open.
+    pub(crate) fn has_ended(self) -> bool {
+        self.has_moved && matches!(self.write, Sent::Not | Sent::Over)
+    }
+
+    /// The highest epoch that it has, or that is kept for it.
+    pub(crate) fn highest(self) -> u8 {
+        self.epoch.max(self.closing)
+    }
+
+    /// Whether the hub would be told that no write of its owner is open.
+    pub(crate) fn is_answered(self) -> bool {
+        self.closing != 0 && !matches!(self.write, Sent::Admitted(_))
+    }
+
+    pub(crate) fn progress(self) -> u32 {
+        let write = match self.write {
+            Sent::Not => 0,
+            Sent::Under(_) => 1,
+            Sent::Admitted(_) => 2,
+            Sent::Over => 3,
+        };
+        let step = if self.has_moved {
+            2
+        } else {
+            u32::from(self.closing != 0)
+        };
+        // An order of it drops what was probed.
+        20 * step + write
+    }
 }
 
 /// The hub's wait for writes that were admitted: the member's request time-out.
@@ -95,6 +164,12 @@ pub struct State {
     pub ledger: Grant,
     /// What the hub goes by: the ledger, but for a flaw.
     pub hub: Grant,
+    /// Of the ledger, too: the epoch that the member is to open in place of the one that is being released; 0: it has not begun to close that.
+    pub closing: u8,
+    /// How often the pair is still to change hands.
+    pub moves_left: u8,
+    /// The other operator that has the namespace.
+    pub another: Option<Another>,
     /// The hub's wait for writes.
     pub timer: Timer,
     /// The hub has read that the fence is closed for the epoch to come.
@@ -109,14 +184,14 @@ pub struct State {
     pub agent_ended: bool,
     /// Messages of the hub to routers.
     pub told: u32,
-    /// Messages of the hub to the agent: epochs to set.
-    pub orders: u8,
-    /// Patches of the annotation that the agent has sent, by epoch.
-    pub patches: u8,
-    /// Messages of the agent to the hub: epochs for which the fence is closed.
-    pub fenced: u8,
-    /// The annotation as it is in etcd; 0: the Namespace was made anew, and has none.
-    pub annotation: u8,
+    /// Messages of the hub to the agent: what is to be open.
+    pub orders: Lists,
+    /// Patches of the annotation that the agent has sent.
+    pub patches: Lists,
+    /// Messages of the agent to the hub: all API servers go by these.
+    pub fenced: Lists,
+    /// The annotation as it is in etcd; none: the Namespace was made anew.
+    pub annotation: List,
     /// As many as the scope says; the others never change.
     pub routers: [Router; MAX],
     /// As many as the scope says; the others never change.
@@ -139,7 +214,15 @@ pub struct State {
 }
 
 impl State {
-    pub(crate) fn new(scope: &Scope) -> Self {
+    pub(crate) fn new(model: &Handover) -> Self {
+        let scope = &model.scope;
+        let another = scope
+            .another
+            .then(|| Another::new(if model.has(Flaw::EpochsByOperator) { 1 } else { 2 }));
+        let open = List {
+            ours: 1,
+            theirs: another.map_or(0, |another| another.epoch),
+        };
         let first = Grant {
             epoch: 1,
             releasing: false,
@@ -159,13 +242,16 @@ impl State {
         let server = |index: usize| Server {
             is_there: index < scope.servers,
             was_counted: false,
-            sees: 1,
+            sees: open,
             is_probed: false,
         };
         let count = |count: usize| u8::try_from(count.min(MAX)).unwrap_or(u8::MAX);
         Self {
             ledger: first,
             hub: first,
+            closing: 0,
+            moves_left: scope.moves,
+            another,
             timer: Timer::Off,
             fence_is_heard: false,
             is_given_up: false,
@@ -173,10 +259,10 @@ impl State {
             unfenced: 0,
             agent_ended: false,
             told: first.bit(),
-            orders: 0,
-            patches: 0,
-            fenced: 0,
-            annotation: 1,
+            orders: Lists::default(),
+            patches: Lists::default(),
+            fenced: Lists::default(),
+            annotation: open,
             routers: [router; MAX],
             servers: [0, 1, 2].map(server),
             writes: [None; MAX],
@@ -187,6 +273,15 @@ impl State {
             refused: false,
             stood_still: false,
             size: (count(scope.routers), count(scope.servers + scope.servers_later)),
+        }
+    }
+
+    /// The list of the epochs that are to be open, as the ledger has it.
+    pub(crate) fn to_be_open(&self) -> List {
+        let of = |epoch: u8, closing: u8| if closing == 0 { epoch } else { closing };
+        List {
+            ours: of(self.hub.epoch, self.closing),
+            theirs: self.another.map_or(0, |another| of(another.epoch, another.closing)),
         }
     }
 
@@ -256,10 +351,11 @@ impl State {
             4 - u32::from(write.is_admitted) - u32::from(write.awaited_by.is_none()) - u32::from(write.is_bare)
         });
         let writes = 5 * u32::from(self.writes_left) + open.sum::<u32>();
-        let member = 40 * u32::from(self.annotation) + seen + self.patches.count_ones() + self.fenced.count_ones();
+        let member = 40 * u32::from(self.annotation.sum()) + seen + self.patches.len() + self.fenced.len();
         let within = routers + heard + probed + member + self.told.count_ones();
         // What a release has gathered is dropped by the grant, what was probed by the next order, and a restart drops more.
-        let steps = 20 * (grant(self.ledger) + grant(self.hub) + self.orders.count_ones());
-        within + steps + 100 - writes + 1000 * (100 - u32::from(self.faults_left))
+        let steps = 20 * (grant(self.ledger) + grant(self.hub) + self.orders.len());
+        let another = self.another.map_or(0, Another::progress);
+        within + steps + another + 100 - writes + 1000 * (100 - u32::from(self.faults_left))
     }
 }

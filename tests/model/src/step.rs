@@ -1,7 +1,8 @@
 //! What can happen next. A part of the protocol that a flaw leaves out is a line that asks for the flaw.
 
+use crate::list::List;
 use crate::protocol::{Flaw, Handover};
-use crate::state::{Grant, State, Timer};
+use crate::state::{Another, Grant, Sent, State, Timer};
 
 /// One step of somebody. Routers, API servers and writes are told by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,12 +36,12 @@ pub enum Action {
     /// A router says that no write of this epoch is open.
     Answer(usize, u8),
     /// The agent sends a patch of the annotation.
-    Patch(u8),
+    Patch(List),
     /// The member's etcd takes the patch in.
-    SetAnnotation(u8),
+    SetAnnotation(List),
     /// Admission of an API server sees the annotation.
     CatchUp(usize),
-    /// An API server refuses the agent's probe by the old epoch.
+    /// An API server refuses the agent's probe by an epoch that is over, and admits the one by the highest that is open.
     Probe(usize),
     /// The agent says that the fence is closed.
     Fenced,
@@ -74,6 +75,16 @@ pub enum Action {
     JumpClock,
     /// Somebody else sets the annotation.
     Tamper(u8),
+    /// The other operator's owner has let go, and the hub orders the agent to close its epoch.
+    CloseAnothers,
+    /// The hub stores and tells the other operator's next owner.
+    GrantAnothers,
+    /// A caller of the other operator writes.
+    SendAnothers,
+    /// That write arrives at an API server.
+    ArriveAnothers(usize),
+    /// That write was admitted, and commits.
+    CommitAnothers,
 }
 
 impl Handover {
@@ -84,6 +95,7 @@ impl Handover {
             self.router(state, router, actions);
         }
         self.agent(state, actions);
+        steps_of_another(state, actions);
         let servers = state.servers().iter().enumerate();
         let behind = servers.filter(|(_, server)| server.is_there && server.sees != state.annotation);
         actions.extend(behind.map(|(index, _)| Action::CatchUp(index)));
@@ -102,7 +114,7 @@ impl Handover {
             actions.push(Action::Store);
         }
         if !state.hub.releasing {
-            if state.hub.epoch < self.last_epoch() && state.hub == state.ledger {
+            if state.moves_left > 0 && state.hub == state.ledger {
                 actions.push(Action::Release);
             }
             return;
@@ -117,16 +129,19 @@ impl Handover {
             if !router.ack_is_heard && router.acks & of_this != 0 {
                 actions.push(Action::HearAck(index));
             }
-            if !router.answered_is_heard && router.answered & 1 << epoch != 0 {
+            let is_anothers = self.has(Flaw::AnswersOfAnother) && state.another.is_some_and(Another::is_answered);
+            if !router.answered_is_heard && (router.answered & 1 << epoch != 0 || is_anothers) {
                 actions.push(Action::HearAnswered(index));
             }
         }
-        let next = 1 << (epoch + 1);
         let is_fenced = state.unfenced & 1 << epoch == 0 && !self.has(Flaw::NoFence);
-        if self.is_released(state) && state.orders & next == 0 && is_fenced {
+        if self.is_released(state) && state.closing == 0 && is_fenced {
             actions.push(Action::Order);
         }
-        if state.fenced & next != 0 && !state.fence_is_heard {
+        let anothers = state.another.filter(|_| self.has(Flaw::AnswersOfAnother));
+        let anothers = anothers.map_or(0, |another| another.closing);
+        let is_said = |list: List| list.says(state.closing) || list.says(anothers);
+        if state.closing != 0 && state.fenced.iter().any(is_said) && !state.fence_is_heard {
             actions.push(Action::HearFenced);
         }
         if state.agent_ended && may_be_given_up(state) && !self.has(Flaw::WaitsForAgents) {
@@ -139,7 +154,7 @@ impl Handover {
         if self.may_grant(state) {
             actions.extend([Action::Grant(false), Action::Grant(true)]);
         }
-        if self.has(Flaw::TakesBack) && state.orders & next != 0 {
+        if self.has(Flaw::TakesBack) && state.closing != 0 {
             actions.push(Action::TakeBack);
         }
     }
@@ -202,35 +217,36 @@ impl Handover {
     }
 
     fn agent(&self, state: &State, actions: &mut Vec<Action>) {
-        let Some(epoch) = highest(state.orders).filter(|_| !state.agent_ended) else {
+        let Some(newest) = state.orders.newest().filter(|_| !state.agent_ended) else {
             return;
         };
-        for ordered in (1..=epoch).filter(|ordered| state.orders & 1 << ordered != 0) {
-            if state.patches & 1 << ordered == 0 {
-                actions.push(Action::Patch(ordered));
+        let unsent = state.orders.iter().filter(|ordered| !state.patches.contains(*ordered));
+        actions.extend(unsent.map(Action::Patch));
+        let takes = |sent: &List| match self.flaw {
+            _ if *sent == state.annotation => false,
+            Some(Flaw::AnnotationFalls) => true,
+            Some(Flaw::ListFalls) => {
+                let highest = sent.highest();
+                state.annotation.says(highest) || highest > state.annotation.highest()
             }
-        }
-        for sent in (1..=epoch).filter(|sent| state.patches & 1 << sent != 0) {
-            let falls = self.has(Flaw::AnnotationFalls) && sent != state.annotation;
-            if sent > state.annotation || falls {
-                actions.push(Action::SetAnnotation(sent));
-            }
-        }
-        // A probe by the old epoch is refused whatever the annotation is now, as long as it is another.
-        let is_set = state.annotation == epoch || self.has(Flaw::AnnotationFalls);
+            _ => sent.grows_from(state.annotation),
+        };
+        actions.extend(state.patches.iter().filter(takes).map(Action::SetAnnotation));
+        let is_set = state.annotation == newest || self.has(Flaw::AnnotationFalls);
         for (index, server) in state.servers().iter().enumerate() {
-            if is_set && server.is_there && !server.is_probed && server.sees != epoch - 1 {
+            let goes_by_it = server.sees.says(newest.highest()) && !server.sees.says(newest.highest_over());
+            if is_set && server.is_there && !server.is_probed && goes_by_it {
                 actions.push(Action::Probe(index));
             }
         }
         let mut servers = state.servers().iter();
         let closed = match self.flaw {
-            Some(Flaw::NoProbe) => state.annotation == epoch,
+            Some(Flaw::NoProbe) => state.annotation == newest,
             Some(Flaw::ProbesOneServer) => servers.any(|server| server.is_probed),
             Some(Flaw::CountsServersOnce) => is_set && servers.all(|server| server.is_probed || !server.was_counted),
             _ => servers.all(|server| server.is_probed || !server.is_there),
         };
-        if closed && state.fenced & 1 << epoch == 0 {
+        if closed && !state.fenced.contains(newest) {
             actions.push(Action::Fenced);
         }
     }
@@ -245,6 +261,7 @@ impl Handover {
                 actions.push(Action::Send(index));
             }
         }
+        writes_of_another(state, actions);
     }
 
     /// What should not happen.
@@ -280,7 +297,7 @@ impl Handover {
             actions.push(fault);
         }
         if self.has(Flaw::AnnotationOfAll) {
-            let other = |epoch: &u8| *epoch != state.annotation;
+            let other = |epoch: &u8| *epoch != state.annotation.ours;
             actions.extend((1..=self.last_epoch()).filter(other).map(Action::Tamper));
         }
     }
@@ -288,11 +305,34 @@ impl Handover {
 
 /// The fence was ordered closed, and nobody has said that it is.
 fn may_be_given_up(state: &State) -> bool {
-    let is_ordered = state.orders & 1 << (state.hub.epoch + 1) != 0;
-    state.hub.releasing && is_ordered && !state.fence_is_heard && !state.is_given_up
+    state.hub.releasing && state.closing != 0 && !state.fence_is_heard && !state.is_given_up
 }
 
-/// The highest epoch of a set.
-pub(crate) fn highest(epochs: u8) -> Option<u8> {
-    epochs.checked_ilog2().and_then(|epoch| u8::try_from(epoch).ok())
+/// What the other operator's programs do by themselves.
+fn steps_of_another(state: &State, actions: &mut Vec<Action>) {
+    let Some(another) = state.another else { return };
+    if !another.has_moved && another.closing == 0 {
+        actions.push(Action::CloseAnothers);
+    }
+    let is_fenced = state.fenced.iter().any(|list| list.says(another.closing));
+    if another.is_answered() && is_fenced {
+        actions.push(Action::GrantAnothers);
+    }
+    match another.write {
+        Sent::Under(_) => {
+            let servers = state.servers().iter().enumerate();
+            let servers = servers.filter(|(_, server)| server.is_there);
+            actions.extend(servers.map(|(server, _)| Action::ArriveAnothers(server)));
+        }
+        Sent::Admitted(_) => actions.push(Action::CommitAnothers),
+        Sent::Not | Sent::Over => {}
+    }
+}
+
+/// What its callers may do, or not.
+fn writes_of_another(state: &State, actions: &mut Vec<Action>) {
+    let may = |another: Another| another.write == Sent::Not && another.closing == 0;
+    if state.another.is_some_and(may) {
+        actions.push(Action::SendAnothers);
+    }
 }

@@ -16,6 +16,7 @@ const ONE_MOVE: Scope = Scope {
     writes: 2,
     moves: 1,
     fence_may_go: false,
+    another: false,
     faults: 2,
 };
 
@@ -48,6 +49,14 @@ const LEAST_WITHOUT_A_FENCE: Scope = Scope {
     servers: 1,
     writes: 1,
     ..WITHOUT_A_FENCE
+};
+
+/// Another operator has the namespace, and hands it over, too.
+const BESIDE_ANOTHER: Scope = Scope {
+    writes: 1,
+    faults: 1,
+    another: true,
+    ..ONE_MOVE
 };
 
 /// Searches all states, or until a law does not hold.
@@ -102,6 +111,29 @@ fn what_was_not_fenced_once_may_move_again() {
 }
 
 #[test]
+fn handovers_of_two_operators_keep_all_laws() {
+    all_laws_hold(BESIDE_ANOTHER);
+}
+
+#[test]
+fn a_move_after_a_move_beside_another_operator_keeps_all_laws() {
+    all_laws_hold(Scope {
+        moves: 2,
+        routers: 1,
+        ..BESIDE_ANOTHER
+    });
+}
+
+#[test]
+fn an_api_server_may_come_in_between_two_operators() {
+    all_laws_hold(Scope {
+        servers: 1,
+        servers_later: 1,
+        ..BESIDE_ANOTHER
+    });
+}
+
+#[test]
 fn a_third_router_and_a_third_api_server_change_nothing() {
     all_laws_hold(Scope {
         routers: 3,
@@ -127,6 +159,15 @@ fn larger_scopes_keep_all_laws() {
             ..WITHOUT_A_FENCE
         },
         Scope {
+            moves: 2,
+            ..BESIDE_ANOTHER
+        },
+        Scope {
+            writes: 2,
+            faults: 2,
+            ..BESIDE_ANOTHER
+        },
+        Scope {
             routers: 3,
             servers: 3,
             writes: 3,
@@ -138,7 +179,7 @@ fn larger_scopes_keep_all_laws() {
 }
 
 /// Each flaw, the scope that shows it, and the law that a search finds broken first.
-const FLAWS: [(Flaw, Scope, &str); 24] = [
+const FLAWS: [(Flaw, Scope, &str); 29] = [
     (Flaw::NoFence, ONE_MOVE, ADMITTED),
     (Flaw::NoProbe, ONE_MOVE, ADMITTED),
     (Flaw::ProbesOneServer, ONE_MOVE, ADMITTED),
@@ -163,6 +204,11 @@ const FLAWS: [(Flaw, Scope, &str); 24] = [
     (Flaw::ClaimsWhatItGaveUp, LEAST_WITHOUT_A_FENCE, ADMITTED),
     (Flaw::PassesUnannotated, LEAST_WITHOUT_A_FENCE, ADMITTED),
     (Flaw::RetriesBlindly, LEAST_WITHOUT_A_FENCE, ADMITTED),
+    (Flaw::EpochsByOperator, BESIDE_ANOTHER, ADMITTED),
+    (Flaw::AnswersOfAnother, BESIDE_ANOTHER, ADMITTED),
+    (Flaw::AnswersOfAnother, BESIDE_ANOTHER, COMMITTED),
+    (Flaw::ClosesAnothers, BESIDE_ANOTHER, REFUSED),
+    (Flaw::ListFalls, BESIDE_ANOTHER, ADMITTED),
 ];
 
 #[test]

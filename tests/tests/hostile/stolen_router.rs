@@ -19,7 +19,7 @@ use portolan_tests::shard::federated;
 use portolan_tests::world::{HUB, Plan, PodSpec, World};
 use portolan_tests::{ctl, routers};
 use portolan_wire::client::HubLink;
-use portolan_wire::protocol::PROTOCOL;
+use portolan_wire::protocol::{OPERATORS, PROTOCOL};
 use portolan_wire::v1;
 use portolan_wire::v1::enrollment_client::EnrollmentClient;
 use portolan_wire::v1::router_control_client::RouterControlClient;
@@ -71,6 +71,7 @@ impl Stolen {
     async fn opens_a_stream(&self) -> Result<(), Status> {
         let hello = v1::RouterHello {
             protocol: PROTOCOL,
+            capabilities: vec![OPERATORS.to_owned()],
             ..v1::RouterHello::default()
         };
         let kind = Some(v1::router_message::Kind::Hello(hello));

@@ -22,7 +22,7 @@ use portolan_tests::programs::admin_get;
 use portolan_tests::programs::argument;
 use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, POLICIES, PROTOCOL};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, OPERATORS, POLICIES, PROTOCOL};
 use portolan_wire::v1;
 use portolan_wire::v1::enroll_response::Outcome;
 use portolan_wire::v1::router_control_client::RouterControlClient;
@@ -221,7 +221,7 @@ impl Scene {
         });
         let hello = v1::RouterHello {
             protocol: PROTOCOL,
-            capabilities: [CURSOR_FORMAT_2, POLICIES].map(str::to_owned).to_vec(),
+            capabilities: [CURSOR_FORMAT_2, OPERATORS, POLICIES].map(str::to_owned).to_vec(),
             known: known.collect(),
             ..Default::default()
         };

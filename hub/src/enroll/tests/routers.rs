@@ -143,6 +143,7 @@ async fn a_router_is_of_its_pod_if_that_is_the_hubs() {
 fn hello() -> v1::RouterHello {
     v1::RouterHello {
         protocol: portolan_wire::protocol::PROTOCOL,
+        capabilities: vec![portolan_wire::protocol::OPERATORS.to_owned()],
         ..v1::RouterHello::default()
     }
 }

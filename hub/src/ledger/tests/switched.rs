@@ -66,3 +66,39 @@ async fn a_ledger_that_was_switched_in_part_is_read_as_switched() {
         );
     }
 }
+
+/// All of it in one commit, each piece a write of its own: of a hundred thousand pairs some 250, eight at a time, where each may take 0.3 s
+/// before the commit is late and is tried again.
+#[tokio::test]
+async fn a_ledger_of_many_pairs_is_switched_in_small_pieces() {
+    const OF_EACH: usize = 10_000;
+    let objects = Objects::default();
+    let client = scripted_api(objects.clone());
+    let (mut store, opened) = open(&client).await.unwrap();
+    let [mut before, _] = before_and_switched();
+    let chunks = ["east", "west"].map(|cluster| {
+        let mut chunk = Chunk::new(cluster, Slot::WHOLE);
+        for number in 0..OF_EACH {
+            let owner = if number % 2 == 0 { "a" } else { "b" };
+            let namespace = format!("namespace-of-some-team-{number}");
+            chunk.add(&namespace, OperatorName::default(), pair(owner, 1_000_000));
+        }
+        chunk
+    });
+    before.ledger = Arc::new(Ledger::restore(Contention::Fleet, chunks, 1_000_000, false));
+    let before = in_life(&opened, before);
+    store.commit(&before).await.unwrap();
+    let of_before = objects.lock().clone();
+    let mut switched = before.clone();
+    Arc::make_mut(&mut switched.ledger).separate(&before.accepted);
+    store.commit(&switched).await.unwrap();
+    let changed = objects.lock().clone().into_iter();
+    let changed = changed.filter(|(name, object)| of_before.get(name) != Some(object));
+    let bytes = |object: &Value| object["data"]["record.json"].as_str().unwrap().len();
+    let written: Vec<_> = changed.map(|(_, object)| bytes(&object)).collect();
+    let largest = written.iter().max().copied().unwrap_or_default();
+    assert!(largest < CHUNK_BYTES_MAX + 1024, "{largest} bytes");
+    assert!(written.len() < 2 * OF_EACH / 300, "{} writes", written.len());
+    let (_, again) = open(&client).await.unwrap();
+    assert!(again == switched);
+}

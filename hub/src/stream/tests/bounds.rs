@@ -210,6 +210,7 @@ async fn routers_are_let_go_while_another_may_be_the_hub() {
     assert_eq!(ended.code(), Code::Unavailable);
     let hello = || v1::RouterHello {
         protocol: portolan_wire::protocol::PROTOCOL,
+        capabilities: vec![OPERATORS.to_owned()],
         ..Default::default()
     };
     // What was compiled for the key may come this late.
@@ -300,7 +301,9 @@ async fn a_router_that_holds_much_says_it_in_pages() {
     let page = |known: &[v1::KnownResource]| RouterSaid::Known(v1::KnownPage { known: known.to_vec() });
     let hello = v1::RouterHello {
         protocol: portolan_wire::protocol::PROTOCOL,
-        capabilities: vec![portolan_wire::protocol::CURSOR_FORMAT_2.to_owned()],
+        capabilities: [portolan_wire::protocol::CURSOR_FORMAT_2, OPERATORS]
+            .map(str::to_owned)
+            .into(),
         known: held,
         ..v1::RouterHello::default()
     };

@@ -181,7 +181,7 @@ async fn routers_are_told_their_shares_and_grow_only_after_others_have_shrunk() 
     let _agents = two_shards(&hub).await;
     let serving = || v1::RouterHello {
         protocol: portolan_wire::protocol::PROTOCOL,
-        capabilities: vec![portolan_wire::protocol::POLICIES.to_owned()],
+        capabilities: [OPERATORS, portolan_wire::protocol::POLICIES].map(str::to_owned).into(),
         ..Default::default()
     };
     let router = async |name: &str| {

@@ -120,10 +120,8 @@ impl HubState {
     /// For `RouterHello`.
     pub(super) fn capabilities(&self) -> Vec<String> {
         // By the UID of its shard, which that format is told by, the handover of a lock is known from any other.
-        let later = [CURSOR_FORMAT_2, LOCKS, OPERATORS]
-            .into_iter()
-            .filter(|_| !self.held_to_format_1);
-        let all = later.chain([POLICIES, FENCE, HELD_LOCKS]);
+        let later = [CURSOR_FORMAT_2, LOCKS].into_iter().filter(|_| !self.held_to_format_1);
+        let all = later.chain([POLICIES, FENCE, HELD_LOCKS, OPERATORS]);
         all.map(str::to_owned).collect()
     }
 

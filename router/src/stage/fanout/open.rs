@@ -6,7 +6,7 @@
 
 mod collector;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -67,8 +67,8 @@ const UNREAD_MILLISECONDS: u64 = 1_000;
 pub(crate) struct OpenWatches {
     // Sharded locks: each watch adds and removes itself; nothing waits under them.
     watches: DashMap<u64, Arc<OpenWatch>>,
-    /// Of those that the answers to their caller's writes wait for.
-    fenced: DashMap<Fenced, Vec<Arc<OpenWatch>>>,
+    /// Of those that the answers to their caller's writes wait for; by number, as thousands of one caller may end at once.
+    fenced: DashMap<Fenced, BTreeMap<u64, Arc<OpenWatch>>>,
     /// Number of the next one.
     next: AtomicU64,
     started: Instant,
@@ -211,7 +211,8 @@ impl OpenWatches {
         });
         self.watches.insert(watch.id, watch.clone());
         if let Some(key) = &watch.fenced {
-            self.fenced.entry(key.clone()).or_default().push(watch.clone());
+            let mut of_caller = self.fenced.entry(key.clone()).or_default();
+            of_caller.insert(watch.id, watch.clone());
         }
         let all = self.clone();
         Registered { watch, all }
@@ -219,7 +220,8 @@ impl OpenWatches {
 
     /// Watches that the answer to such a write may have to wait for.
     pub(crate) fn fenced(&self, key: &Fenced) -> Vec<Arc<OpenWatch>> {
-        self.fenced.get(key).map(|watches| watches.clone()).unwrap_or_default()
+        let of_caller = self.fenced.get(key);
+        of_caller.map_or_else(Vec::new, |watches| watches.values().cloned().collect())
     }
 
     /// A leg of a watch that is about to be registered or replanned.
@@ -433,7 +435,7 @@ impl Drop for Registered {
         self.all.watches.remove(&self.watch.id);
         let Some(key) = &self.watch.fenced else { return };
         self.all.fenced.remove_if_mut(key, |_, watches| {
-            watches.retain(|watch| watch.id != self.watch.id);
+            watches.remove(&self.watch.id);
             watches.is_empty()
         });
     }
@@ -457,3 +459,6 @@ fn names(caller: &Caller) -> (String, Option<String>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

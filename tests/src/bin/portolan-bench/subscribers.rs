@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use portolan_runtime::Tasks;
 use portolan_runtime::tls::{IdentityStore, TrustStore};
 use portolan_wire::client::HubLink;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, PROTOCOL};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, OPERATORS, PROTOCOL};
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_client::RouterControlClient;
 use portolan_wire::v1::router_message::Kind as Said;
@@ -46,7 +46,7 @@ impl Subscriber {
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let hello = v1::RouterHello {
             protocol: PROTOCOL,
-            capabilities: vec![CURSOR_FORMAT_2.to_owned()],
+            capabilities: [CURSOR_FORMAT_2, OPERATORS].map(str::to_owned).to_vec(),
             ..v1::RouterHello::default()
         };
         outbox.send(message(Said::Hello(hello))).await?;

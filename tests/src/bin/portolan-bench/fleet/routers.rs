@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use portolan_runtime::Tasks;
 use portolan_runtime::tls::{IdentityStore, TrustStore};
 use portolan_wire::client::HubLink;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, LOCKS, POLICIES, PROTOCOL};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, LOCKS, OPERATORS, POLICIES, PROTOCOL};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use portolan_wire::v1::router_control_client::RouterControlClient;
@@ -80,7 +80,9 @@ async fn connect(mut client: RouterControlClient<Channel>) -> anyhow::Result<Str
     let (outbox, messages) = mpsc::channel(OUTBOX);
     let hello = v1::RouterHello {
         protocol: PROTOCOL,
-        capabilities: [CURSOR_FORMAT_2, FENCE, LOCKS, POLICIES].map(str::to_owned).to_vec(),
+        capabilities: [CURSOR_FORMAT_2, FENCE, LOCKS, OPERATORS, POLICIES]
+            .map(str::to_owned)
+            .to_vec(),
         version: "v0-bench".to_owned(),
         ..v1::RouterHello::default()
     };
