@@ -132,13 +132,14 @@ impl Preflight {
         let is_apply = || pending.content_type().is_some_and(media::is_apply);
         let applies = holder.replicated && holder.writes && is_apply();
         let mut said = vec![self.said(holder, first, pending).await];
-        let makes = said[0].finding == Finding::HasNot;
-        if makes || !applies && said[0].finding != Finding::Has {
+        let makes = applies && said[0].finding == Finding::HasNot;
+        // Who may not read the first's may be told by a copy who decides.
+        if said[0].finding != Finding::Has {
             let others = others.iter().map(|other| self.said(holder, other, pending));
             said.extend(join_all(others).await);
         }
         // What it would make anew may be on its way out elsewhere.
-        let leaves = said.iter().skip(1).find(|said| applies && said.leaves);
+        let leaves = said.iter().skip(1).find(|said| makes && said.leaves);
         if let (Some(leaves), Some(resource)) = (leaves, &pending.asked.resource) {
             let name = resource.name.as_deref().unwrap_or_default();
             return Err(leaving(resource, name, &leaves.cluster));
