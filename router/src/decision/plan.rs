@@ -21,6 +21,7 @@ pub(crate) mod new_object;
 mod nodes;
 pub(crate) mod owners;
 mod past;
+pub(crate) mod placing;
 pub(crate) mod replicated;
 pub(crate) mod reviews;
 mod rule;

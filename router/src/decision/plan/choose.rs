@@ -13,7 +13,7 @@ pub(crate) use self::absence::{Absent, Presence, Unowned};
 use portolan_crds::labels::DECIDES;
 
 use super::Candidate;
-use super::new_object::{NewObject, Placing};
+use super::placing::{NewObject, Placing};
 use crate::value::classify::path_in;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{LeaseName, Shard};

@@ -2,14 +2,15 @@
 //! else the primary.
 //!
 //! Owners are looked for as the caller, in all members at once; once one is found, the next one is asked for there first. The rules
-//! are `plan::new_object`'s.
+//! are `plan::placing`'s.
 
 use futures::future::join_all;
 
 use super::owners::looks;
 use super::{Pending, Preflight};
-use crate::decision::plan::new_object::{Looker, NewObject, Placing, Seen, kind_of, lookers};
+use crate::decision::plan::new_object::{Looker, lookers};
 use crate::decision::plan::owners::{self, Named, Owner, Sight};
+use crate::decision::plan::placing::{NewObject, Placing, Seen, kind_of};
 use crate::decision::plan::wanted::Wanted;
 use crate::decision::plan::{self, Candidate, Plan};
 use crate::resource::upstream::Body;

@@ -6,7 +6,7 @@ use futures::future::join_all;
 
 use super::{MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::plan::choose::{Decides, Finding, Holder};
-use crate::decision::plan::new_object::NewObject;
+use crate::decision::plan::placing::NewObject;
 use crate::decision::plan::twins::{self, decided, leaving};
 use crate::decision::plan::{Candidate, OtherCopies};
 use crate::resource::upstream::{Body, gather};
