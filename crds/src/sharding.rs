@@ -231,14 +231,7 @@ impl ShardingConfigSpec {
     /// The kinds that the limits name, with `*` as it is written.
     pub fn limited_kinds(&self) -> impl Iterator<Item = GroupResource> {
         let rules = self.limits.iter().flat_map(|limit| &limit.relate_resources);
-        rules.flat_map(|rule| {
-            let groups = rule.api_groups.iter();
-            groups.flat_map(move |group| {
-                rule.resources
-                    .iter()
-                    .map(move |resource| GroupResource::new(group, resource))
-            })
-        })
+        rules.flat_map(ResourceGroup::kinds)
     }
 }
 

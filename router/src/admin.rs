@@ -353,7 +353,7 @@ fn describe_need(need: &Need) -> Value {
             json!({"access": format!("member {cluster}: may {} {} {}?", user.user, wanted.verb, wanted.resource)})
         }
         Need::Owners => json!("owners"),
-        Need::Twins(_) => json!("twins"),
+        Need::Copies(_) => json!("copies"),
         Need::Labels(check) => json!({"labels": check.selector.to_string()}),
         Need::Body(rule) => json!({"body": rule.selector.to_string()}),
         Need::Lock(moved) => json!({"lockOf": &*moved.from.0}),

@@ -8,6 +8,8 @@
     reason = "also in functions that only tests call"
 )]
 
+#[path = "federated_clusterwide/beside.rs"]
+mod beside;
 #[path = "federated_clusterwide/nodes.rs"]
 mod nodes;
 #[path = "federated_clusterwide/nowhere.rs"]

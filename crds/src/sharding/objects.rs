@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 
 use super::ShardingConfigSpec;
+use crate::names::GroupResource;
 #[cfg(feature = "schema")]
 use crate::schema::{self, GROUP_OR_RESOURCE};
 
@@ -53,6 +54,17 @@ pub struct ClusterScoped {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic")))]
     pub resources: Vec<ResourceGroup>,
+}
+
+impl ResourceGroup {
+    /// Each of the groups with each of the resources.
+    pub fn kinds(&self) -> impl Iterator<Item = GroupResource> {
+        let groups = self.api_groups.iter();
+        groups.flat_map(|group| {
+            let resources = self.resources.iter();
+            resources.map(move |resource| GroupResource::new(group, resource))
+        })
+    }
 }
 
 impl ShardingConfigSpec {

@@ -5,6 +5,7 @@
 //! them on the admin port; `portolanctl shards` reads them.
 
 mod held;
+mod kinds;
 mod moves;
 mod owner;
 mod plan;

@@ -2,7 +2,7 @@
 //! `shard`, `root` and `policies`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use portolan_crds::{ConditionReason, ConditionType, Contention, Finding, GroupResource, Problem, ShardingConfigSpec};
+use portolan_crds::{ConditionReason, ConditionType, Contention, Finding, Problem, ResourceGroup, ShardingConfigSpec};
 
 use crate::compile::{Accepted, World, lacks_kinds, some_of};
 use crate::facts::ShardObject;
@@ -23,15 +23,10 @@ pub(super) fn webhook_served(spec: Option<&ShardingConfigSpec>) -> Option<Findin
 pub(super) fn cluster_scoped_served(accepted: &Accepted, contention: Contention, callers: i64) -> Option<Finding> {
     const TYPE: ConditionType = ConditionType::ClusterScopedServed;
     let rules = accepted.spec.single_kinds().iter();
-    let kinds = rules.flat_map(|rule| {
-        let groups = rule.api_groups.iter();
-        groups.flat_map(|group| {
-            rule.resources
-                .iter()
-                .map(move |one| GroupResource::new(group, one).to_string())
-        })
-    });
-    let kinds: Vec<_> = kinds.collect();
+    let kinds: Vec<_> = rules
+        .flat_map(ResourceGroup::kinds)
+        .map(|kind| kind.to_string())
+        .collect();
     if kinds.is_empty() {
         return None;
     }

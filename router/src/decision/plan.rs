@@ -17,9 +17,11 @@ mod leases;
 mod merged;
 mod need;
 mod new_namespace;
+pub(crate) mod new_object;
 mod nodes;
 pub(crate) mod owners;
 mod past;
+pub(crate) mod placing;
 pub(crate) mod replicated;
 pub(crate) mod reviews;
 mod rule;
@@ -29,6 +31,7 @@ mod single;
 mod tests;
 pub(crate) mod twins;
 mod unowned;
+pub(crate) mod wanted;
 mod well_known;
 
 use std::cell::Cell;
@@ -39,7 +42,7 @@ use portolan_crds::selector::Selector;
 pub(crate) use self::choose::{Absent, Choose, Presence, Unowned};
 pub(crate) use self::fanout::{FanLeg, FanOut, Left, Replan};
 use self::forward::{Refusal, Route};
-pub(crate) use self::need::{BodyRule, Change, LabelCheck, LockMove, Need, Other, Twins};
+pub(crate) use self::need::{BodyRule, Change, LabelCheck, LockMove, Need, OtherCopies};
 pub(crate) use self::past::plan_as_of;
 pub(crate) use self::replicated::{Replica, Replicas, Way};
 pub(crate) use self::rule::Rule;
@@ -240,7 +243,7 @@ impl Forward {
 
     /// Whether the router must have all of the request's body before it sends any of it.
     pub(crate) fn gathers(&self) -> bool {
-        let told = |need: &Need| matches!(need, Need::Owners | Need::Twins(_) | Need::Body(_));
+        let told = |need: &Need| matches!(need, Need::Owners | Need::Copies(_) | Need::Body(_));
         // Nobody reads the body of a watch.
         let renames = self.rewrite.touches_bodies() && self.traffic.class != TrafficClass::Watch;
         // What is the same in every member is remembered by its name before it is made in one.
@@ -255,7 +258,7 @@ impl Forward {
     pub(crate) fn access(&self) -> impl Iterator<Item = &Check> {
         self.needs.iter().filter_map(|need| match need {
             Need::Access(check) => Some(check),
-            Need::Owners | Need::Twins(_) | Need::Labels(_) | Need::Body(_) | Need::Lock(_) => None,
+            Need::Owners | Need::Copies(_) | Need::Labels(_) | Need::Body(_) | Need::Lock(_) => None,
         })
     }
 

@@ -311,8 +311,7 @@ impl Call<'_> {
         if !forward.needs.is_empty() {
             let checked = Box::pin(self.edge.preflight.check(forward, pending, body));
             let checked = checked.instrument(span::preflight("check")).await;
-            let warning = checked.map_err(|fault| not_yet(&request.asked, fault))?;
-            forward.warning = forward.warning.take().or(warning);
+            checked.map_err(|fault| not_yet(&request.asked, fault))?;
         }
         if forward.replicas.is_none() {
             return Ok(None);

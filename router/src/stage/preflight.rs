@@ -8,14 +8,10 @@
 
 mod bring;
 mod choose;
+mod new_object;
 mod nowhere;
 mod owners;
 mod twins;
-fn answered(part: &Candidate, status: StatusCode) -> Fault {
-    let cluster = &part.forward.target.cluster;
-    part.forward
-        .unavailable(format!("member cluster {cluster} answered {status}"))
-}
 
 #[cfg(test)]
 mod tests;
@@ -75,20 +71,14 @@ pub(crate) struct Pending<'a> {
 }
 
 impl Preflight {
-    /// Asks all that the plan needs; what the client is to be warned of comes back. The body is gathered where it tells, and
-    /// stays there to be sent.
-    pub(crate) async fn check(
-        &self,
-        forward: &Forward,
-        pending: Pending<'_>,
-        body: &mut Body,
-    ) -> Result<Option<String>, Fault> {
-        let (mut labels, mut warning) = (None, None);
+    /// Asks all that the plan needs. The body is gathered where it tells, and stays there to be sent.
+    pub(crate) async fn check(&self, forward: &Forward, pending: Pending<'_>, body: &mut Body) -> Result<(), Fault> {
+        let mut labels = None;
         for need in &forward.needs {
             match need {
                 Need::Access(check) => self.access.check(pending.caller, [check]).await?,
                 Need::Owners => self.owners(forward, pending, body).await?,
-                Need::Twins(twins) => warning = Box::pin(self.twins(twins, pending, body)).await?,
+                Need::Copies(copies) => Box::pin(self.copies(copies, pending, body)).await?,
                 Need::Labels(check) => labels = self.labels(forward, check, pending).await?,
                 Need::Body(rule) => {
                     let bytes = pending.gather(body).await?;
@@ -97,7 +87,7 @@ impl Preflight {
                 Need::Lock(moved) => Box::pin(self.bring(moved, forward, pending)).await?,
             }
         }
-        Ok(warning)
+        Ok(())
     }
 
     /// Whether the caller may be served by this member, by the word of the hub and of the member: 403 for a no, 503 if
@@ -265,6 +255,15 @@ impl Pending<'_> {
         }
     }
 
+    /// Whether it may make an object that is not there.
+    fn makes(&self) -> bool {
+        match self.asked.verb {
+            Verb::Create | Verb::Update => true,
+            Verb::Patch => self.content_type().is_some_and(media::is_apply),
+            _ => false,
+        }
+    }
+
     /// Of the body.
     fn content_type(&self) -> Option<&str> {
         media::content_type(&self.head.headers)
@@ -273,4 +272,10 @@ impl Pending<'_> {
     async fn gather(&self, body: &mut Body) -> Result<bytes::Bytes, Fault> {
         gather_request(body).await
     }
+}
+
+fn answered(part: &Candidate, status: StatusCode) -> Fault {
+    let cluster = &part.forward.target.cluster;
+    part.forward
+        .unavailable(format!("member cluster {cluster} answered {status}"))
 }

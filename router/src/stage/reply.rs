@@ -19,6 +19,8 @@ use crate::value::media::{Media, asks_as};
 
 /// Cause that names the member cluster at fault.
 const MEMBER_CAUSE: &str = "MemberCluster";
+/// Cause that names a field, as API servers say it.
+const INVALID_CAUSE: &str = "FieldValueInvalid";
 /// Cause that names the policy, and the rule in it, by which a request is answered so.
 const POLICY_CAUSE: &str = "Policy";
 
@@ -112,6 +114,13 @@ impl Fault {
                 let each = each.map(|one| of_member(format!("{}: {}", one.cluster, one.message)));
                 Some(each.collect())
             }
+            (Self::Invalid { fields, .. }, _) if !fields.is_empty() => {
+                let each = fields.iter().map(|invalid| v1::StatusCause {
+                    field: Some(invalid.field.clone()),
+                    ..because(INVALID_CAUSE, invalid.message.clone())
+                });
+                Some(each.collect())
+            }
             (_, Origin::Cluster(cluster)) => Some(vec![of_member(cluster)]),
             (_, Origin::Policy(said)) => Some(vec![because(POLICY_CAUSE, said)]),
             (_, Origin::Client | Origin::Router) => None,
@@ -185,7 +194,7 @@ impl Fault {
                 _ => "InternalError",
             },
             Self::UnsupportedMediaType(_) => "UnsupportedMediaType",
-            Self::Invalid(_) => "Invalid",
+            Self::Invalid { .. } => "Invalid",
             Self::Internal(_) => "InternalError",
             Self::Policy(_) => match self.status_code() {
                 StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",

@@ -98,9 +98,14 @@ pub(crate) enum Fault {
     /// 415: a body in a format that must be read here and cannot be.
     #[error("{0}")]
     UnsupportedMediaType(String),
-    /// 422: a field of the object that must not be so here.
-    #[error("{0}")]
-    Invalid(String),
+    /// 422: fields of the object that must not be so here.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong and what to do.
+        message: String,
+        /// Each of them, for the causes.
+        fields: Vec<InvalidField>,
+    },
     /// 500: a fault of the router itself.
     #[error("{0}")]
     Internal(String),
@@ -191,6 +196,22 @@ pub(crate) struct AboutObject {
     pub(crate) name: Option<String>,
 }
 
+/// A field of an object that must not be so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InvalidField {
+    /// As `metadata.annotations`.
+    pub(crate) field: String,
+    /// Why.
+    pub(crate) message: String,
+}
+
+impl InvalidField {
+    pub(crate) fn of(field: &str, message: String) -> Self {
+        let field = field.to_owned();
+        Self { field, message }
+    }
+}
+
 /// What one of several members answered.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct MemberFailure {
@@ -220,6 +241,14 @@ pub(crate) enum Origin {
 }
 
 impl Fault {
+    /// 422 for one field.
+    pub(crate) fn invalid(field: &str, message: String) -> Self {
+        Self::Invalid {
+            message: format!("{field}: {message}"),
+            fields: vec![InvalidField::of(field, message)],
+        }
+    }
+
     /// A refusal by a CircuitBreaker, which knows rules and no objects, is of this request.
     pub(crate) fn of_request(mut self, about: impl FnOnce() -> Option<AboutObject>) -> Self {
         if let Self::Policy(refusal) = &mut self {
@@ -250,7 +279,7 @@ impl Fault {
                 _ => StatusCode::INTERNAL_SERVER_ERROR,
             },
             Self::UnsupportedMediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Policy(refusal) if refusal.says_when() => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable { .. } | Self::HubAway(_) | Self::Policy(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -277,7 +306,7 @@ impl Fault {
             Self::Timeout { .. } => "timeout",
             Self::Members(_) => "members",
             Self::UnsupportedMediaType(_) => "unsupported-media-type",
-            Self::Invalid(_) => "invalid",
+            Self::Invalid { .. } => "invalid",
             Self::Internal(_) => "internal",
             Self::Policy(_) => "policy",
             Self::Injected(_) => "injected",
@@ -314,7 +343,7 @@ impl Fault {
             | Self::Expired(_)
             | Self::TooLarge { .. }
             | Self::HeadTooLarge(_)
-            | Self::Invalid(_)
+            | Self::Invalid { .. }
             | Self::UnsupportedMediaType(_) => Origin::Client,
         }
     }

@@ -93,6 +93,9 @@ pub(super) fn show(answer: &Value, wide: bool) -> String {
     } else {
         moves(&plan["moves"], wide)
     };
+    for one in items(&plan["kinds"]) {
+        told += &kind(one);
+    }
     for one in items(&plan["locks"]) {
         let [shard, from, to] = ["shard", "from", "to"].map(|key| text(&one[key]));
         let _ = writeln!(
@@ -158,6 +161,25 @@ fn moves(moves: &Value, wide: bool) -> String {
         table.row([&group[..], &[format!("{count}: {names}")]].concat());
     }
     table.to_string()
+}
+
+/// A kind without namespaces that one shard sees alone, or will.
+fn kind(one: &Value) -> String {
+    let mut operator = text(&one["namespace"]);
+    if let Some(name) = one["operator"].as_str() {
+        operator = format!("{operator}/{name}");
+    }
+    let kind = text(&one["kind"]);
+    match (one["from"].as_str(), one["to"].as_str()) {
+        (Some(from), Some(to)) => {
+            format!("{kind}: seen by {to} alone of operator {operator}, no more by {from}; by nobody in between\n")
+        }
+        (Some(from), None) => format!("{kind}: seen by all shards of operator {operator}, no more by {from} alone\n"),
+        (None, to) => format!(
+            "{kind}: seen by {} alone of operator {operator}, no more by its other shards\n",
+            to.unwrap_or_default()
+        ),
+    }
 }
 
 fn root(root: &Value) -> String {
@@ -252,6 +274,29 @@ mod tests {
         assert_eq!(
             (exit_code(&same), show(&same, false).starts_with("no namespace")),
             (SAME, true)
+        );
+    }
+
+    #[test]
+    fn kinds_of_one_shard_are_told() {
+        let one =
+            |from: Value, to: Value| json!({"kind": "fleets.shop.example", "namespace": "ops", "from": from, "to": to});
+        let mut told = answer();
+        told["plan"]["kinds"] = json!([
+            one(json!("ops/a"), json!("ops/b")),
+            one(Value::Null, json!("ops/b")),
+            one(json!("ops/a"), Value::Null)
+        ]);
+        told["plan"]["kinds"][1]["operator"] = json!("mail");
+        let shown = show(&told, false);
+        let lines: Vec<&str> = shown.lines().filter(|line| line.starts_with("fleets")).collect();
+        assert_eq!(
+            lines,
+            [
+                "fleets.shop.example: seen by ops/b alone of operator ops, no more by ops/a; by nobody in between",
+                "fleets.shop.example: seen by ops/b alone of operator ops/mail, no more by its other shards",
+                "fleets.shop.example: seen by all shards of operator ops, no more by ops/a alone",
+            ]
         );
     }
 

@@ -11,6 +11,7 @@ use portolan_crds::labels::GROUP;
 use portolan_crds::{ConditionReason, ShardName};
 use serde::Serialize;
 
+use super::kinds::{self, KindMove};
 use super::moves::{Move, moves};
 use super::roots::{self, RootPlan};
 use crate::children;
@@ -38,6 +39,8 @@ pub(super) struct Plan {
     unchanged: BTreeSet<ShardName>,
     /// Pairs that would have another owner, by cluster and namespace.
     pub(super) moves: Vec<Move>,
+    /// Kinds without namespaces that another shard would see alone.
+    kinds: Vec<KindMove>,
     /// Leader locks that would be elsewhere.
     locks: Vec<LockMove>,
     /// Shards whose spec would not be taken.
@@ -137,6 +140,7 @@ pub(super) fn plan(facts: &Facts, state: &State, settings: &Settings, edits: Edi
     let (after, at_rest) = rest(edited, state, settings, now);
     plan.endless |= !at_rest;
     plan.moves = moves(&before.state.ledger, &after.state.ledger);
+    plan.kinds = kinds::moves(&before.state, &after.state);
     plan.locks = locks(&before.state, &after.state);
     for (name, verdict) in &after.verdicts {
         let refused = verdict.refusal.as_ref();
@@ -271,8 +275,13 @@ fn unresolved(members: &BTreeMap<String, MemberObject>, after: &Decided, name: &
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::testing::{Fleet, object, shard};
+    use std::sync::Arc;
+
+    use portolan_crds::Contention;
+
+    use super::super::testing::{Fleet, object, shard, with_spec};
     use super::*;
+    use crate::compile::Ledger;
 
     fn planned(fleet: &Fleet, objects: &[DynamicObject]) -> Plan {
         let edits = Edits::read(objects).unwrap();
@@ -389,6 +398,52 @@ mod tests {
         let plan = planned(&fleet, &[object("a", &named(&["ns-a"]))]);
         assert_eq!(plan.freed, [shard("b")].into());
         assert_eq!(moved(&plan), ["east/ns-b: a to b"]);
+    }
+
+    /// What is told of kinds: kind, from, to.
+    fn kinds(plan: &Plan) -> Vec<String> {
+        let name = |shard: &Option<ShardName>| shard.as_ref().map_or("all", ShardName::name).to_owned();
+        let told = |one: &KindMove| {
+            assert_eq!((one.namespace.as_str(), one.operator.as_deref()), ("ops", None));
+            format!("{}: {} to {}", one.kind, name(&one.from), name(&one.to))
+        };
+        plan.kinds.iter().map(told).collect()
+    }
+
+    #[test]
+    fn a_kind_that_one_shard_is_to_see_is_told() {
+        let with = |name: &str, namespace: &str, kinds: &[&str]| {
+            let resources = json!([{"apiGroups": ["shop.example"], "resources": kinds}]);
+            let mut spec = json!({
+                "selector": {"matchLabels": {"app": "op"}}, "callerClusters": ["east"], "clusters": named(&[namespace]),
+            });
+            if !kinds.is_empty() {
+                spec["clusterScoped"] = json!({"resources": resources});
+            }
+            with_spec(name, &spec)
+        };
+        let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+        // In a ledger of before the field waits.
+        let plan = planned(&fleet, &[with("a", "ns-a", &["fleets"])]);
+        assert_eq!(kinds(&plan), [""; 0]);
+        fleet.state.ledger = Arc::new(Ledger::restore(Contention::Operator, [], 0, false));
+        let plan = planned(&fleet, &[with("a", "ns-a", &["fleets", "ports"])]);
+        assert_eq!(
+            kinds(&plan),
+            ["fleets.shop.example: all to a", "ports.shop.example: all to a"]
+        );
+        fleet.apply_object(&with("a", "ns-a", &["fleets"]));
+        fleet.apply_object(&with("b", "ns-b", &[]));
+        fleet.compile();
+        let both = [with("a", "ns-a", &[]), with("b", "ns-b", &["fleets"])];
+        let plan = planned(&fleet, &both);
+        assert_eq!(
+            (kinds(&plan), plan.refused.len()),
+            (vec!["fleets.shop.example: a to b".to_owned()], 0)
+        );
+        assert_eq!(kinds(&planned(&fleet, &both[..1])), ["fleets.shop.example: a to all"]);
+        let refused = planned(&fleet, &both[1..]);
+        assert_eq!((kinds(&refused).len(), refused.refused.len()), (0, 1));
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Fleet {
         self.apply_object(&with_spec(name, spec));
     }
 
-    fn apply_object(&mut self, object: &DynamicObject) {
+    pub(super) fn apply_object(&mut self, object: &DynamicObject) {
         self.edits += 1;
         let (name, mut shard) = shard_from(object, None).unwrap();
         shard.generation = self.edits;

@@ -13,6 +13,7 @@ pub(crate) use self::absence::{Absent, Presence, Unowned};
 use portolan_crds::labels::DECIDES;
 
 use super::Candidate;
+use super::placing::{NewObject, Placing};
 use crate::value::classify::path_in;
 use crate::value::fault::Fault;
 use crate::value::snapshot::{LeaseName, Shard};
@@ -36,6 +37,8 @@ pub(crate) enum By {
     Holder(Holder),
     /// The body, which makes a Namespace.
     NewNamespace(Arc<Shard>),
+    /// The body, which makes any other object without a namespace.
+    NewObject(Box<NewObject>),
     /// Whether any has the namespace.
     Unowned(Box<Unowned>),
     /// Which Lease of the callers it is, and where that is alive.
@@ -68,6 +71,8 @@ pub(crate) struct Holder {
     pub(crate) decides: Decides,
     /// Why a member that may have it is no candidate: what no candidate has is not known to be nowhere.
     pub(crate) unasked: Option<Fault>,
+    /// What tells where a write makes it that is nowhere, if any does.
+    pub(crate) placing: Option<Box<Placing>>,
 }
 
 /// A Lease in the callers' namespace that is not the election's, unless a body that makes one says so. The candidates: the
@@ -106,10 +111,10 @@ pub(crate) type Chosen = Result<(usize, Option<String>), Fault>;
 impl Holder {
     /// Which candidate has it, from what each of them said, in their order. One that cannot be asked may have it: what
     /// is not found elsewhere is then unknown, never absent; and a write that might be meant for it waits.
-    pub(crate) fn choose(&self, findings: &[Finding]) -> Chosen {
+    pub(crate) fn choose(&self, findings: &[Finding]) -> Result<usize, Fault> {
         // It answers itself, with what it allows.
         if self.replicated && self.writes && findings.first() == Some(&Finding::Forbidden) {
-            return Ok((0, None));
+            return Ok(0);
         }
         let unknown = |findings: &[Finding]| {
             findings.iter().find_map(|finding| match finding {
@@ -121,7 +126,7 @@ impl Holder {
             let before = unknown(&findings[..index]).or_else(|| self.unasked.clone().filter(|_| index > 0));
             return match before {
                 Some(fault) if self.writes => Err(fault),
-                _ => Ok((index, None)),
+                _ => Ok(index),
             };
         }
         if let Some(fault) = unknown(findings).or_else(|| self.unasked.clone()) {
@@ -129,7 +134,7 @@ impl Holder {
         }
         // It answers the request itself with what it allows. If all say no it is the primary's: to say so, or to create.
         let hidden = findings.iter().position(|finding| *finding == Finding::Forbidden);
-        Ok((hidden.unwrap_or(0), None))
+        Ok(hidden.unwrap_or(0))
     }
 }
 
@@ -181,7 +186,7 @@ impl Choose {
         match &self.by {
             By::NewNamespace(_) => true,
             By::Unowned(unowned) => matches!(unowned.absent, Absent::Made(_)),
-            By::Holder(_) | By::Lease(_) => false,
+            By::Holder(_) | By::NewObject(_) | By::Lease(_) => false,
         }
     }
 
@@ -189,6 +194,7 @@ impl Choose {
     pub(crate) fn gathers(&self) -> bool {
         let told = match &self.by {
             By::Lease(lease) => lease.name.is_none(),
+            By::NewObject(_) => true,
             By::NewNamespace(_) | By::Unowned(_) | By::Holder(_) => self.makes_namespace(),
         };
         told || self.candidates.iter().any(|one| one.forward.gathers())

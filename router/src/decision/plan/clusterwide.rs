@@ -27,9 +27,15 @@ impl Merged<'_> {
             Verb::Create if !resource.named_by_path && resource.is("", "namespaces") => self.new_namespace(resource),
             Verb::DeleteCollection => self.delete_all(resource),
             _ if resource.named_by_path => self.wherever_it_is(resource),
+            Verb::Create if resource.subresource.is_none() && !self.is_replicated(resource) => {
+                self.new_object(resource)
+            }
             _ => {
                 let mut forward = self.limited(&self.shard.primary_cluster, resource, None)?;
-                forward.needs.extend(self.twins(resource)?);
+                let makes = self.verb() == Verb::Create && resource.subresource.is_none();
+                forward
+                    .needs
+                    .extend(self.copies(resource).filter(|_| makes && self.is_replicated(resource)));
                 forward.replicas = self.replicas(resource, &self.shard.primary_cluster);
                 Ok((Rule::ClusterScoped, forward.into()))
             }
@@ -47,6 +53,7 @@ impl Merged<'_> {
             };
             return Ok((Rule::ClusterScoped, plan));
         }
+        let makes = matches!(self.verb(), Verb::Update | Verb::Patch) && resource.subresource.is_none();
         let holder = Holder {
             path: resource.object_path(),
             object: single::describe(resource),
@@ -55,6 +62,7 @@ impl Merged<'_> {
             replicated,
             decides: if is_alike { Decides::Object } else { Decides::Place },
             unasked: None,
+            placing: (!is_alike && makes).then(|| Box::new(self.placing(resource))),
         };
         if is_alike && holder.writes {
             return Ok((Rule::ClusterScoped, self.write_replicated(resource, holder)?));

@@ -17,8 +17,8 @@ pub(crate) enum Need {
     /// The owners that the body names are in the member that the object will be in; see
     /// [`owners`](super::owners).
     Owners,
-    /// No other member has an object of the name that the body gives; see [`twins`](super::twins).
-    Twins(Box<Twins>),
+    /// What the other members have by the name that the body gives may be beside what is made; see [`twins`](super::twins).
+    Copies(Box<OtherCopies>),
     /// The object is the shard's as it is.
     Labels(LabelCheck),
     /// The object is the shard's as it becomes.
@@ -27,26 +27,15 @@ pub(crate) enum Need {
     Lock(Box<LockMove>),
 }
 
-/// No other member may have an object of the name that the body gives.
+/// No copy of what is to be made in one member may be on its way out in another, nor say that yet another decides about it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Twins {
+pub(crate) struct OtherCopies {
     /// What is created, without its name.
     pub(crate) resource: ResourceRequest,
     /// The other members that may have one.
-    pub(crate) others: Vec<Other>,
-    /// They may have one, but none that is on its way out, nor one about which another member decides than `makes`.
-    pub(crate) replicated: bool,
+    pub(crate) others: Vec<Candidate>,
     /// The member in which it is to be made.
     pub(crate) makes: Arc<str>,
-}
-
-/// A member that may have an object of the name.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Other {
-    /// It is asked.
-    Asked(Box<Candidate>),
-    /// It does not let the router act as this caller, so the caller has nothing there.
-    Closed(String),
 }
 
 /// What is recorded of a leader lock must have been brought from where that was before

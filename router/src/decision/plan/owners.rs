@@ -21,6 +21,8 @@ use crate::value::snapshot::{Binding, Caller};
 
 /// What every reference to an owner contains, in JSON and YAML.
 const FIELD: &str = "ownerReferences";
+/// Where they are.
+pub(super) const PATH: &str = "metadata.ownerReferences";
 /// Subresources of Kubernetes' own kinds by which an object's owners change [read in 1.36: their strategies keep what is not
 /// theirs of the spec, not of the metadata].
 const OWNED_SUBRESOURCES: [&str; 3] = ["status", "approval", "finalize"];
@@ -114,10 +116,11 @@ pub(crate) fn read(verb: Verb, content_type: Option<&str>, body: &[u8]) -> Resul
 
 fn bounded(owners: Vec<Owner>) -> Result<Vec<Owner>, Fault> {
     if owners.len() > MAX_OWNERS {
-        return Err(Fault::Invalid(format!(
-            "metadata.ownerReferences: {} entries are too many: an object of several member clusters may have {MAX_OWNERS}",
+        let message = format!(
+            "{} entries are too many: an object of several member clusters may have {MAX_OWNERS}",
             owners.len()
-        )));
+        );
+        return Err(Fault::invalid(PATH, message));
     }
     Ok(owners)
 }
@@ -154,10 +157,9 @@ fn laid_over(patch: &Value) -> Result<Vec<Owner>, Fault> {
     named
         .map(|(index, entry)| {
             whole(entry).ok_or_else(|| {
-                Fault::Invalid(format!(
-                    "metadata.ownerReferences[{index}]: say apiVersion, kind, name and uid together: an owner must be known \
-                     to be in the object's member cluster"
-                ))
+                let message = "say apiVersion, kind, name and uid together: an owner must be known to be in the object's member \
+                               cluster";
+                Fault::invalid(&format!("{PATH}[{index}]"), message.to_owned())
             })
         })
         .collect()
@@ -210,10 +212,13 @@ impl Owner {
         };
         match request.unfit_part() {
             None => Ok(request),
-            Some(part) => Err(Fault::Invalid(format!(
-                "metadata.ownerReferences: {}: no API server has an object of this {part}: leave out this ownerReference",
-                self.describe()
-            ))),
+            Some(part) => {
+                let message = format!(
+                    "{}: no API server has an object of this {part}: leave out this ownerReference",
+                    self.describe()
+                );
+                Err(Fault::invalid(PATH, message))
+            }
         }
     }
 

@@ -195,6 +195,7 @@ impl Merged<'_> {
             replicated: false,
             decides: Decides::Place,
             unasked: None,
+            placing: None,
         };
         match candidates {
             Ok(candidates) if candidates.len() > 1 => Reviewed::Holder(Box::new(Choose {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::choose::{By, OtherLease};
-use super::{Absent, Change, Choose, Forward, LocalAnswer, Need, Other, Plan, Planned};
+use super::{Absent, Change, Choose, Forward, LocalAnswer, Need, Plan, Planned};
 use crate::value::check::Check;
 
 /// The rule that made a plan. A closed set: span attribute, metric label and first line of the explanation.
@@ -234,6 +234,10 @@ impl Choose {
     fn explain(&self, lines: &mut Vec<String>) {
         let clusters = self.clusters();
         lines.push(match &self.by {
+            By::Holder(holder) if holder.placing.is_some() => format!(
+                "to the one of {clusters} that has {}; if none has, as a create, if it makes one; 503 while one that might cannot be asked",
+                holder.object
+            ),
             By::Holder(holder) if holder.writes => format!(
                 "to the one of {clusters} that has {}, the first if none has; 503 while one that might cannot be asked",
                 holder.object
@@ -243,6 +247,15 @@ impl Choose {
                 "to the one of {clusters} that annotation {} or the shard's rules say",
                 shard.label_keys.cluster()
             ),
+            By::NewObject(new) => {
+                let told = format!(
+                    "to the one of {clusters} that has the owners which the body names, else to the one that its annotation {} names, else \
+                     to the first",
+                    new.placing.annotation
+                );
+                let twins = if new.unique { "; 409 if another one has an object of the name in the body" } else { "" };
+                format!("{told}{twins}")
+            }
             By::Unowned(unowned) => {
                 let absent = match &unowned.absent {
                     Absent::Made(_) => "a server-side apply makes it where the shard's rules say",
@@ -319,19 +332,10 @@ impl Need {
                 user.user, wanted.verb, wanted.resource, wanted.namespace
             ),
             Self::Owners => format!("owners that the body names must be in {cluster}"),
-            Self::Twins(twins) => {
-                let clusters = twins.others.iter().map(|other| match other {
-                    Other::Asked(candidate) => &*candidate.forward.target.cluster,
-                    Other::Closed(cluster) => cluster,
-                });
+            Self::Copies(copies) => {
+                let clusters = copies.others.iter().map(|one| &*one.forward.target.cluster);
                 let clusters: Vec<&str> = clusters.collect();
-                if twins.replicated {
-                    return format!("409 while a copy in one of {} is being deleted", clusters.join(", "));
-                }
-                format!(
-                    "409 if one of {} has an object of the name in the body",
-                    clusters.join(", ")
-                )
+                format!("409 while a copy in one of {} is being deleted", clusters.join(", "))
             }
             Self::Labels(check) => format!("the labels of {} must match {}", check.object, check.selector),
             Self::Body(rule) => {

@@ -259,6 +259,8 @@ fn say(planned: &Planned) -> String {
             let by = match &choose.by {
                 By::Holder(holder) => &holder.path,
                 By::NewNamespace(_) => "body",
+                By::NewObject(new) if new.closed.is_empty() => "owners",
+                By::NewObject(new) => &format!("owners, not {}", new.closed.join(", ")),
                 By::Unowned(unowned) => match &unowned.absent {
                     Absent::Nothing => "absence, then nothing",
                     Absent::Object(kind, name) => &format!("absence of {kind} {name}"),
@@ -306,12 +308,9 @@ fn say_forward(forward: &Forward) -> String {
     for need in &forward.needs {
         match need {
             Need::Access(_) | Need::Owners => {}
-            Need::Twins(twins) => {
-                let others = twins.others.iter().map(|other| match other {
-                    Other::Asked(candidate) => &*candidate.forward.target.cluster,
-                    Other::Closed(cluster) => cluster,
-                });
-                add("twins", Some(others.collect::<Vec<_>>().join(",")));
+            Need::Copies(copies) => {
+                let others = copies.others.iter().map(|one| &*one.forward.target.cluster);
+                add("copies", Some(others.collect::<Vec<_>>().join(",")));
             }
             Need::Labels(check) => add("labels", Some(format!("{}?{}", check.path, check.selector))),
             Need::Body(rule) => add("body", Some(format!("{:?}?{}", rule.change, rule.selector))),

@@ -126,6 +126,7 @@ impl Merged<'_> {
                 replicated: false,
                 decides: Decides::Place,
                 unasked: None,
+                placing: None,
             },
             lookable,
             blocked,

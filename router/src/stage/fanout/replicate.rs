@@ -250,6 +250,7 @@ impl FanOuts {
             replicated: true,
             decides: Decides::Place,
             unasked: None,
+            placing: None,
         };
         let (finding, body) = self.preflight.look(&holder, candidate, copies.pending).await;
         match finding {
@@ -272,8 +273,7 @@ impl FanOuts {
             }
         }
         let mut nothing = Body::Empty;
-        let checked = self.preflight.check(&forward, copies.pending, &mut nothing);
-        checked.await.map(drop)
+        self.preflight.check(&forward, copies.pending, &mut nothing).await
     }
 
     /// Waits until a member serves what its copy defines, if it defines anything.

@@ -13,17 +13,34 @@ use crate::decision::lease;
 use crate::decision::plan::Candidate;
 use crate::decision::plan::choose::{By, Choose, Chosen, Decides, Finding, Holder, OtherLease};
 use crate::decision::plan::twins::leaving;
-use crate::decision::plan::{Absent, Forward};
+use crate::decision::plan::{Absent, Forward, Need};
 use crate::resource::upstream::{Body, gather};
 use crate::value::fault::Fault;
 use crate::value::media;
 use crate::value::object;
+use crate::value::snapshot::Shard;
 
-/// Which candidate decides about an object.
-struct Decider {
+/// Which candidate it is.
+#[derive(Default)]
+struct Choice {
     index: usize,
-    /// The others follow what it makes of it.
-    is_followed: bool,
+    /// For the client.
+    warning: Option<String>,
+    /// No other member follows what this one makes of it, of whatever kind it is.
+    alone: bool,
+    /// It is the member of the owners that the body names: nobody need look for them again.
+    beside_owners: bool,
+}
+
+impl Choice {
+    fn beside_owners((index, warning): (usize, Option<String>)) -> Self {
+        Self {
+            index,
+            warning,
+            beside_owners: true,
+            ..Self::default()
+        }
+    }
 }
 
 fn index_of(candidates: &[Candidate], cluster: &str) -> Option<usize> {
@@ -41,66 +58,88 @@ impl Preflight {
         pending: Pending<'_>,
         body: &mut Body,
     ) -> Result<Box<Forward>, Fault> {
-        let mut is_followed = true;
+        let chosen = self.chosen(&choose, pending, body).await?;
+        let mut candidates = choose.candidates;
+        if chosen.index >= candidates.len() {
+            return Err(Fault::Internal("a member was chosen that is no candidate".to_owned()));
+        }
+        let Candidate { mut forward, held } = candidates.swap_remove(chosen.index);
+        if let Some(held) = held {
+            return Err(forward.unavailable(held));
+        }
+        forward.warning = forward.warning.or(chosen.warning);
+        forward.replicas = forward.replicas.filter(|_| !chosen.alone);
+        if chosen.beside_owners {
+            forward.needs.retain(|need| *need != Need::Owners);
+        }
+        Ok(Box::new(forward))
+    }
+
+    // Boxed is what most requests do not need: all would be as large.
+    async fn chosen(&self, choose: &Choose, pending: Pending<'_>, body: &mut Body) -> Result<Choice, Fault> {
+        let candidates = &choose.candidates;
         let (index, warning) = match &choose.by {
-            // Boxed: as below.
             By::Holder(holder) if holder.decides == Decides::Object => {
-                let decider = Box::pin(self.decider(holder, &choose.candidates, pending)).await?;
-                is_followed = decider.is_followed;
-                (decider.index, None)
+                return Box::pin(self.decider(holder, candidates, pending)).await;
             }
-            By::Holder(holder) => self.holder(holder, &choose.candidates, pending).await?,
-            By::NewNamespace(shard) => {
-                let bytes = pending.gather(body).await?;
-                choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
+            By::Holder(holder) => {
+                let (index, is_nowhere) = self.holder(holder, candidates, pending).await?;
+                match holder.placing.as_deref().filter(|_| is_nowhere && pending.makes()) {
+                    None => (index, None),
+                    Some(placing) => {
+                        let index = Box::pin(self.applied(placing, candidates, pending, body)).await?;
+                        return Ok(Choice::beside_owners((index, None)));
+                    }
+                }
+            }
+            By::NewNamespace(shard) => self.place_namespace(choose, shard, pending, body).await?,
+            By::NewObject(new) => {
+                let chosen = Box::pin(self.new_object(new, candidates, pending, body)).await?;
+                return Ok(Choice::beside_owners(chosen));
             }
             By::Unowned(unowned) => {
                 let applies = pending.content_type().is_some_and(media::is_apply);
                 Box::pin(self.nowhere(unowned, applies, pending)).await?;
                 match &unowned.absent {
                     Absent::Nothing => (0, None),
-                    Absent::Made(shard) if applies => {
-                        let bytes = pending.gather(body).await?;
-                        choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())?
-                    }
+                    Absent::Made(shard) if applies => self.place_namespace(choose, shard, pending, body).await?,
                     Absent::Made(_) | Absent::Object(..) | Absent::Namespace => return Err(unowned.not_found(applies)),
                 }
             }
-            // Boxed: most requests are none of these, and all would be as large.
             By::Lease(lease) => {
-                let chosen = Box::pin(self.lease(lease, &choose.candidates, pending, body));
+                let chosen = Box::pin(self.lease(lease, candidates, pending, body));
                 (chosen.await?, None)
             }
         };
-        let mut candidates = choose.candidates;
-        if index >= candidates.len() {
-            return Err(Fault::Internal("a member was chosen that is no candidate".to_owned()));
-        }
-        let Candidate { mut forward, held } = candidates.swap_remove(index);
-        if let Some(held) = held {
-            return Err(forward.unavailable(held));
-        }
-        forward.warning = forward.warning.or(warning);
-        forward.replicas = forward.replicas.filter(|_| is_followed);
-        Ok(Box::new(forward))
+        Ok(Choice {
+            index,
+            warning,
+            ..Choice::default()
+        })
+    }
+
+    async fn place_namespace(&self, choose: &Choose, shard: &Shard, pending: Pending<'_>, body: &mut Body) -> Chosen {
+        let bytes = pending.gather(body).await?;
+        choose.place(shard, &pending.routing.snapshot, &bytes, pending.content_type())
     }
 
     /// Which candidate decides about what all members have alike: the one that the object names, as the first says that has it; else
     /// the primary, or the one that has it by itself. What is applied the primary makes.
-    async fn decider(&self, holder: &Holder, candidates: &[Candidate], pending: Pending<'_>) -> Result<Decider, Fault> {
+    async fn decider(&self, holder: &Holder, candidates: &[Candidate], pending: Pending<'_>) -> Result<Choice, Fault> {
         let Some((first, others)) = candidates.split_first() else {
             return Err(Fault::Internal("no member to look in".to_owned()));
         };
         let is_apply = || pending.content_type().is_some_and(media::is_apply);
         let applies = holder.replicated && holder.writes && is_apply();
         let mut said = vec![self.said(holder, first, pending).await];
-        let makes = said[0].finding == Finding::HasNot;
-        if makes || !applies && said[0].finding != Finding::Has {
+        let makes = applies && said[0].finding == Finding::HasNot;
+        // Who may not read the first's may be told by a copy who decides.
+        if said[0].finding != Finding::Has {
             let others = others.iter().map(|other| self.said(holder, other, pending));
             said.extend(join_all(others).await);
         }
         // What it would make anew may be on its way out elsewhere.
-        let leaves = said.iter().skip(1).find(|said| applies && said.leaves);
+        let leaves = said.iter().skip(1).find(|said| makes && said.leaves);
         if let (Some(leaves), Some(resource)) = (leaves, &pending.asked.resource) {
             let name = resource.name.as_deref().unwrap_or_default();
             return Err(leaving(resource, name, &leaves.cluster));
@@ -108,9 +147,9 @@ impl Preflight {
         if let Some(decides) = said.iter().find_map(|said| said.decides.as_deref()) {
             match index_of(candidates, decides) {
                 Some(index) if self.takes(holder, (candidates, index), &said, pending).await => {
-                    return Ok(Decider {
+                    return Ok(Choice {
                         index,
-                        is_followed: true,
+                        ..Choice::default()
                     });
                 }
                 None if holder.writes => return Err(holder.decided_elsewhere(decides)),
@@ -118,10 +157,11 @@ impl Preflight {
             }
         }
         let findings: Vec<Finding> = said.into_iter().map(|said| said.finding).collect();
-        let index = if applies { 0 } else { holder.choose(&findings)?.0 };
-        Ok(Decider {
+        let index = if applies { 0 } else { holder.choose(&findings)? };
+        Ok(Choice {
             index,
-            is_followed: index == 0,
+            alone: index != 0,
+            ..Choice::default()
         })
     }
 
@@ -145,21 +185,29 @@ impl Preflight {
         }
     }
 
-    async fn holder(&self, holder: &Holder, candidates: &[Candidate], pending: Pending<'_>) -> Chosen {
+    /// Which candidate has the object, or is to say that it is nowhere; and whether all say that they have none.
+    async fn holder(
+        &self,
+        holder: &Holder,
+        candidates: &[Candidate],
+        pending: Pending<'_>,
+    ) -> Result<(usize, bool), Fault> {
         let Some((first, others)) = candidates.split_first() else {
             return Err(Fault::Internal("no member to look in".to_owned()));
         };
         let look = async |candidate| self.look(holder, candidate, pending).await.0;
+        let mut findings = Vec::new();
         if holder.asks_all() {
-            let findings = join_all(candidates.iter().map(look)).await;
+            findings = join_all(candidates.iter().map(look)).await;
             holder.is_one(candidates, &findings)?;
-            return holder.choose(&findings);
+        } else {
+            findings.push(look(first).await);
+            if findings != [Finding::Has] {
+                findings.extend(join_all(others.iter().map(look)).await);
+            }
         }
-        let mut findings = vec![look(first).await];
-        if findings != [Finding::Has] {
-            findings.extend(join_all(others.iter().map(look)).await);
-        }
-        holder.choose(&findings)
+        let is_nowhere = findings.iter().all(|finding| *finding == Finding::HasNot);
+        Ok((holder.choose(&findings)?, is_nowhere))
     }
 
     /// Which candidate is to have a Lease of the callers' namespace.

@@ -200,7 +200,13 @@ impl Preflight {
     }
 
     /// What a member has by the owner's name.
-    async fn sight(&self, holder: &Holder, candidate: &Candidate, owner: &Owner, pending: Pending<'_>) -> Sight {
+    pub(super) async fn sight(
+        &self,
+        holder: &Holder,
+        candidate: &Candidate,
+        owner: &Owner,
+        pending: Pending<'_>,
+    ) -> Sight {
         let body = match self.look(holder, candidate, pending).await {
             (Finding::Has, body) => body,
             (Finding::HasNot, _) => return Sight::Nothing,
@@ -233,18 +239,24 @@ impl Preflight {
     }
 }
 
-/// Where the merged view would look for it, and the child's own member.
-fn places(child: &Forward, owner: &Owner, (resource, scope): (ResourceRequest, Scope), pending: Pending<'_>) -> Places {
-    let is_namespace = resource.is("", "namespaces");
-    let holder = Holder {
-        path: resource.object_path(),
+/// How an owner is looked for.
+pub(super) fn looks(owner: &Owner, asked: &ResourceRequest) -> Holder {
+    Holder {
+        path: asked.object_path(),
         object: owner.describe(),
         writes: false,
         one_of: false,
         replicated: false,
         decides: Decides::Place,
         unasked: None,
-    };
+        placing: None,
+    }
+}
+
+/// Where the merged view would look for it, and the child's own member.
+fn places(child: &Forward, owner: &Owner, (resource, scope): (ResourceRequest, Scope), pending: Pending<'_>) -> Places {
+    let is_namespace = resource.is("", "namespaces");
+    let holder = looks(owner, &resource);
     let asked = pending.question(&holder.path, Some(resource));
     let routing = pending.routing;
     let plan = plan::plan(pending.caller, &asked, &routing.snapshot, &routing.kinds).plan;

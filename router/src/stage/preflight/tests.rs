@@ -2,6 +2,7 @@
 
 mod leases;
 mod needs;
+mod new_object;
 
 use std::time::Duration;
 
@@ -82,7 +83,10 @@ impl World {
 
     /// The caller's home is east.
     async fn of(primary: &str, east: (u16, &'static str), west: (u16, &'static str)) -> Self {
-        let (east, west) = (member(east.0, east.1).await, member(west.0, west.1).await);
+        Self::between(primary, member(east.0, east.1).await, member(west.0, west.1).await)
+    }
+
+    fn between(primary: &str, east: Backend, west: Backend) -> Self {
         let targets = [east.target("east"), west.target("west")];
         let grant = |cluster: &str, namespace: &str| told::MemberGrant {
             cluster: cluster.into(),
@@ -134,8 +138,13 @@ impl World {
 
     /// What is planned for `request`, and what comes of it.
     async fn planned(&self, request: &str, body: &str) -> Result<Box<Forward>, Fault> {
+        self.sent(request, "application/json", body.as_bytes()).await
+    }
+
+    async fn sent(&self, request: &str, content_type: &str, body: &[u8]) -> Result<Box<Forward>, Fault> {
         let (method, path) = request.split_once(' ').unwrap();
-        let request = Request::builder().method(method).uri(path).body(()).unwrap();
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("content-type", content_type).body(()).unwrap();
         let (head, ()) = request.into_parts();
         let asked = classify(&head.method, &head.uri, &HeaderMap::new()).unwrap();
         let routing = self.preflight.routing.load();
@@ -147,14 +156,13 @@ impl World {
             received: &Context::new(),
             deadline: Instant::now() + Duration::from_secs(20),
         };
-        let mut body = Body::from(Bytes::copy_from_slice(body.as_bytes()));
-        let mut forward = match plan::plan(&self.caller, &asked, &routing.snapshot, &routing.kinds).plan {
+        let mut body = Body::from(Bytes::copy_from_slice(body));
+        let forward = match plan::plan(&self.caller, &asked, &routing.snapshot, &routing.kinds).plan {
             Plan::Forward(forward) => forward,
             Plan::Choose(choose) => self.preflight.choose(*choose, pending, &mut body).await?,
             plan => panic!("{plan:?}"),
         };
-        let warning = self.preflight.check(&forward, pending, &mut body).await?;
-        forward.warning = forward.warning.or(warning);
+        self.preflight.check(&forward, pending, &mut body).await?;
         Ok(forward)
     }
 

@@ -1,4 +1,4 @@
-//! Asks the other members for an object of the name that is about to be made in the primary. The rules are `plan::twins`'.
+//! Asks the other members for an object of the name that is about to be made in one. The rules are `plan::twins`'.
 
 use std::sync::Arc;
 
@@ -6,84 +6,84 @@ use futures::future::join_all;
 
 use super::{MAX_METADATA_BYTES, Pending, Preflight};
 use crate::decision::plan::choose::{Decides, Finding, Holder};
-use crate::decision::plan::twins::{decided, leaving};
-use crate::decision::plan::{Candidate, Other, Twins};
+use crate::decision::plan::placing::NewObject;
+use crate::decision::plan::twins::{self, decided, leaving};
+use crate::decision::plan::{Candidate, OtherCopies};
 use crate::resource::upstream::{Body, gather};
 use crate::value::classify::ResourceRequest;
 use crate::value::fault::Fault;
 use crate::value::object;
 
+/// The object of a create, as others are asked for it; `None` if the API server makes a name of its own, or refuses this one.
+fn named(resource: &ResourceRequest, name: &str) -> Option<Holder> {
+    let resource = ResourceRequest {
+        name: Some(name.to_owned()),
+        ..resource.clone()
+    };
+    resource.unfit_part().is_none().then(|| Holder {
+        path: resource.object_path(),
+        object: format!("{} {name}", resource.kind()),
+        writes: true,
+        one_of: false,
+        replicated: false,
+        decides: Decides::Place,
+        unasked: None,
+        placing: None,
+    })
+}
+
 impl Preflight {
-    /// 409 if another member has it, 503 while that is not known; or a text to warn of.
-    pub(super) async fn twins(
+    /// 409 if another candidate than the one of this index has an object of the name, 503 while that is not known; or a text to warn of.
+    pub(super) async fn no_twin(
         &self,
-        twins: &Twins,
+        new: &NewObject,
+        name: &str,
+        (candidates, index): (&[Candidate], usize),
+        pending: Pending<'_>,
+    ) -> Result<Option<String>, Fault> {
+        let Some(holder) = named(&new.resource, name).filter(|_| new.unique) else {
+            return Ok(None);
+        };
+        let look = async |candidate: &Candidate| {
+            let cluster = candidate.forward.target.cluster.to_string();
+            (cluster, self.look(&holder, candidate, pending).await.0)
+        };
+        let others = candidates.iter().enumerate().filter(|(other, _)| *other != index);
+        let mut found = join_all(others.map(|(_, candidate)| look(candidate))).await;
+        found.extend(new.closed.iter().map(|cluster| (cluster.clone(), Finding::Forbidden)));
+        twins::judge(&new.resource, name, &found)
+    }
+
+    /// 409 while a copy of what is to be made anew is on its way out in another member, or says that another member decides about it.
+    pub(super) async fn copies(
+        &self,
+        copies: &OtherCopies,
         pending: Pending<'_>,
         body: &mut Body,
-    ) -> Result<Option<String>, Fault> {
+    ) -> Result<(), Fault> {
         // Nobody may make us read the body before they may do all.
-        for other in &twins.others {
-            if let Other::Asked(candidate) = other {
-                match self.access(pending.caller, &candidate.forward).await {
-                    Err(Fault::Forbidden(_)) => {}
-                    other => other?,
-                }
+        for other in &copies.others {
+            match self.access(pending.caller, &other.forward).await {
+                Err(Fault::Forbidden(_)) => {}
+                other => other?,
             }
         }
         let bytes = pending.gather(body).await?;
         let name = object::name(pending.content_type(), &bytes)?;
-        let resource = ResourceRequest {
-            name: Some(name.clone()),
-            ..twins.resource.clone()
+        let Some(holder) = named(&copies.resource, &name) else {
+            return Ok(());
         };
-        // The API server makes a name of its own, or refuses this one.
-        if resource.unfit_part().is_some() {
-            return Ok(None);
-        }
-        let holder = Holder {
-            path: resource.object_path(),
-            object: format!("{} {name}", resource.kind()),
-            writes: true,
-            one_of: false,
-            replicated: false,
-            decides: Decides::Place,
-            unasked: None,
-        };
-        if twins.replicated {
-            return self.may_make(twins, &holder, &name, pending).await;
-        }
-        let look = async |other: &Other| match other {
-            Other::Closed(cluster) => (cluster.clone(), Finding::Forbidden),
-            Other::Asked(candidate) => {
-                let cluster = candidate.forward.target.cluster.to_string();
-                (cluster, self.look(&holder, candidate, pending).await.0)
-            }
-        };
-        twins.judge(&name, &join_all(twins.others.iter().map(look)).await)
-    }
-
-    /// 409 while a copy of what is to be made anew is on its way out in another member, or says that another member decides about it.
-    async fn may_make(
-        &self,
-        twins: &Twins,
-        holder: &Holder,
-        name: &str,
-        pending: Pending<'_>,
-    ) -> Result<Option<String>, Fault> {
-        let asked = twins.others.iter().filter_map(|other| match other {
-            Other::Asked(candidate) => Some(&**candidate),
-            Other::Closed(_) => None,
-        });
-        let said = join_all(asked.map(|candidate| self.said(holder, candidate, pending))).await;
+        let asked = copies.others.iter();
+        let said = join_all(asked.map(|candidate| self.said(&holder, candidate, pending))).await;
         if let Some(leaves) = said.iter().find(|said| said.leaves) {
-            return Err(leaving(&twins.resource, name, &leaves.cluster));
+            return Err(leaving(&copies.resource, &name, &leaves.cluster));
         }
         let decides = said
             .iter()
             .find_map(|said| Some((&*said.cluster, said.decides.as_deref()?)));
-        match decides.filter(|(_, decides)| **decides != *twins.makes) {
-            Some(decides) => Err(decided(&twins.resource, name, decides)),
-            None => Ok(None),
+        match decides.filter(|(_, decides)| **decides != *copies.makes) {
+            Some(decides) => Err(decided(&copies.resource, &name, decides)),
+            None => Ok(()),
         }
     }
 

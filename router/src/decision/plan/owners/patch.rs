@@ -60,10 +60,9 @@ impl JsonPatch {
         let mut result = object.clone();
         let mut copied = 0;
         for (index, operation) in self.operations.iter().enumerate() {
-            operate(&mut result, operation, &mut copied).map_err(|why| {
-                Fault::Invalid(format!(
-                    "the JSON patch cannot be carried out: operation {index}: {why}"
-                ))
+            operate(&mut result, operation, &mut copied).map_err(|why| Fault::Invalid {
+                message: format!("the JSON patch cannot be carried out: operation {index}: {why}"),
+                fields: Vec::new(),
             })?;
         }
         let wanted = result.pointer("/metadata/resourceVersion").unwrap_or(&Value::Null);

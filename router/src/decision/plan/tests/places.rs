@@ -25,9 +25,10 @@ fn the_holder_is_found_and_doubt_is_never_absence() {
             replicated: false,
             decides: Decides::Place,
             unasked: None,
+            placing: None,
         };
         match holder.choose(findings) {
-            Ok((index, _)) => index.to_string(),
+            Ok(index) => index.to_string(),
             Err(fault) => fault.status_code().as_u16().to_string(),
         }
     };

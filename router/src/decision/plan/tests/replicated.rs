@@ -1,7 +1,6 @@
 //! Kinds that mean the same in every member.
 
 use super::*;
-use crate::decision::plan::Other;
 use crate::decision::plan::choose::Finding;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -36,7 +35,7 @@ fn the_primary_decides_and_the_others_follow() {
     };
     assert_eq!((&*made.target.cluster, copied_to(&made)), ("east", west.clone()));
     let asks = made.needs.iter().any(|need| match need {
-        Need::Twins(twins) => twins.replicated && matches!(&twins.others[..], [Other::Asked(_)]),
+        Need::Copies(copies) => copies.others.len() == 1,
         _ => false,
     });
     assert!(asks, "a copy that is on its way out: {:?}", made.needs);
@@ -132,7 +131,7 @@ fn a_member_that_is_not_known_holds_up_no_write_of_what_the_primary_has() {
         };
         let copied: Vec<_> = choose.candidates.iter().map(|one| copied_to(&one.forward)).collect();
         assert_eq!(copied, [vec![("west".to_owned(), false)]], "{verb}");
-        assert_eq!(holder.choose(&[Finding::Has]), Ok((0, None)));
+        assert_eq!(holder.choose(&[Finding::Has]), Ok(0));
         // It may be there, and nowhere else.
         let unknown = holder.choose(&[Finding::HasNot]);
         assert!(

@@ -258,7 +258,7 @@ fn two_members_together() {
         (
             "POST /apis/rbac.authorization.k8s.io/v1/clusterroles",
             // West is known not to serve them.
-            "cluster-scoped → east",
+            "cluster-scoped ? east by owners",
         ),
         ("POST /api/v1/namespaces", "new-namespace ? east, west by body"),
     ]);
@@ -375,7 +375,10 @@ fn one_member_is_filtered_by_its_labels() {
         // The primary is not a member, and has what belongs to none.
         ("GET /api/v1/nodes", "cluster-scoped ⇒ union east | west"),
         ("GET /api/v1/nodes/n", "cluster-scoped ? east, west by /api/v1/nodes/n"),
-        ("POST /apis/example.com/v1/ports", "cluster-scoped → east twins:west"),
+        (
+            "POST /apis/example.com/v1/ports",
+            "cluster-scoped ? east, west by owners",
+        ),
         ("POST /api/v1/namespaces", "new-namespace ? west by body"),
     ]);
 }

@@ -42,6 +42,23 @@ async fn who_decides_is_written_and_read_and_the_primary_follows() {
     assert_eq!(told(&others)[0].0, format!("DELETE {DEFINITION}"));
 }
 
+/// Who may not read the primary's applies nothing there by default, where a copy says who decides.
+#[tokio::test]
+async fn an_apply_by_who_may_not_read_the_primarys_goes_where_a_copy_says() {
+    let (primaries, others) = (Log::default(), Log::default());
+    let east = member(&primaries, |question| match question.method {
+        Method::GET => (403, json!({})),
+        _ => (200, of(Some("west"), "copy")),
+    });
+    let west = member(&others, |_| (200, of(Some("west"), "first")));
+    let (operators, _backends) = operators(east, west).await;
+    let answer = patch(&operators, DEFINITION, APPLY, APPLIED).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(told(&others), [(format!("PATCH {DEFINITION}"), Value::Null)]);
+    let copied = |one: &(String, Value)| one.0.contains("fieldManager=portolan-replica-west");
+    assert!(told(&primaries).iter().all(copied), "{:?}", told(&primaries));
+}
+
 #[tokio::test]
 async fn what_none_of_its_members_decides_about_is_not_written() {
     let log = Log::default();

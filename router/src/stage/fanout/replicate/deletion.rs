@@ -92,10 +92,11 @@ impl FanOuts {
             replicated: true,
             decides: Decides::Place,
             unasked: None,
+            placing: None,
         };
         let (mut holders, hidden) = self.who_has(&holder, parts, pending).await?;
         first_who_decides(&holder, parts, &mut holders)?;
-        let checked = self.preflight.check(&primary.forward, pending, &mut body).await?;
+        self.preflight.check(&primary.forward, pending, &mut body).await?;
         for Has { part: holder, .. } in &holders {
             if holder.forward.target.cluster != primary.forward.target.cluster {
                 self.preflight.check(&holder.forward, pending, &mut Body::Empty).await?;
@@ -117,7 +118,7 @@ impl FanOuts {
             rest: holders.into_iter().map(|has| (has.part.clone(), has.uid)).collect(),
             deletion,
             body,
-            warnings: hidden.into_iter().chain(checked).collect(),
+            warnings: hidden,
         })
     }
 
