@@ -335,7 +335,7 @@ pub(crate) fn decide(given: Given<'_>, memo: &mut Memo) -> Decided {
     ledger.forget(facts, &outcome.judged);
     memo.judgements.note(facts, &outcome.judged, (&before.ledger, &ledger));
     let (mut accepted, mut verdicts) = (outcome.accepted, outcome.verdicts);
-    let steps = steps::take(Given { before, ..given }, &mut accepted, &mut verdicts);
+    let steps = steps::take(Given { before, ..given }, &outcome.roots, &mut accepted, &mut verdicts);
     released
         .holders
         .look_at_vacant(&mut accepted, facts, settings.longest_lease);

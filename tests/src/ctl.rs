@@ -50,7 +50,13 @@ pub async fn begin_move(fleet: &Path, (cluster, namespace): (&str, &str), to: &s
 /// Returns once that is done.
 pub async fn moved(fleet: &Path, pair: (&str, &str), to: &str) -> anyhow::Result<()> {
     begin_move(fleet, pair, to).await?;
-    let ((cluster, namespace), dir) = (pair, argument(fleet));
+    had(fleet, pair, to).await;
+    Ok(())
+}
+
+/// Waits until a namespace of a member is granted to this shard (`namespace/name`).
+pub async fn had(fleet: &Path, (cluster, namespace): (&str, &str), to: &str) {
+    let dir = argument(fleet);
     let who = [
         "shards",
         "who",
@@ -70,7 +76,6 @@ pub async fn moved(fleet: &Path, pair: (&str, &str), to: &str) -> anyhow::Result
         anyhow::Ok(())
     })
     .await;
-    Ok(())
 }
 
 /// All it printed, complaints included; an error if it went well.

@@ -16,6 +16,7 @@ use portolan_crds::{ObjectLimiter, OperatorName, ResourceGroup, ShardName, Shard
 
 use super::arbitrate::{Contested, Given, Verdict};
 use super::extents::labelling;
+use super::roots::Children;
 use super::{Accepted, State};
 
 /// Most limits that hold beside a spec's. Of one that is edited more often while a router does not answer nothing is left until
@@ -53,9 +54,18 @@ impl Steps {
     }
 }
 
+/// A child whose object does not say yet what its root generates: what it had is in force beside what its siblings have now.
+struct Behind {
+    shard: ShardName,
+    /// UID of the root.
+    root: String,
+    has: Extent,
+}
+
 /// Sets what is withheld of each accepted spec, and says so in its verdict.
 pub(super) fn take(
     given: Given<'_>,
+    roots: &BTreeMap<ShardName, Children>,
     accepted: &mut BTreeMap<ShardName, Accepted>,
     verdicts: &mut BTreeMap<ShardName, Verdict>,
 ) -> Steps {
@@ -84,11 +94,12 @@ pub(super) fn take(
     for (name, of, spec) in &holders {
         steps.close(given.before, (name, of), spec, run);
     }
+    let behind = behind(given, roots, accepted);
     for (name, now) in accepted.iter_mut().filter(|(_, one)| one.spec.root.is_none()) {
         let of = operator(name, &now.spec);
         let was = given.before.accepted.get(name);
         let was = was.filter(|was| was.spec.root.is_none() && was.uid == now.uid && operator(name, &was.spec) == of);
-        let (mut withheld, mut awaited) = steps.objects(given, (name, &of), was, now);
+        let (mut withheld, mut awaited) = steps.objects((given, &behind), (name, &of), was, now);
         let others = holders
             .iter()
             .filter(|(holder, theirs, _)| holder != name && *theirs == of);
@@ -105,6 +116,31 @@ pub(super) fn take(
         }
     }
     steps
+}
+
+/// Objects of children are written one after the other, and no ledger keeps the one that is early from what the other has.
+fn behind(
+    given: Given<'_>,
+    roots: &BTreeMap<ShardName, Children>,
+    accepted: &BTreeMap<ShardName, Accepted>,
+) -> Vec<Behind> {
+    let in_force = roots.values().filter_map(|children| children.in_force.as_ref());
+    let generated: BTreeMap<&str, _> = in_force.map(|generated| (generated.uid.as_str(), generated)).collect();
+    let behind = told(accepted).filter_map(|(name, one)| {
+        let root = given.facts.shards.get(name)?.root.as_deref()?;
+        let child = generated.get(root).and_then(|generated| generated.child(name.name()));
+        if child.is_some_and(|child| child.spec == *one.spec) {
+            return None;
+        }
+        let mut has = Extent::of(&one.spec)?;
+        has.narrow(&one.withheld);
+        Some(Behind {
+            shard: name.clone(),
+            root: root.to_owned(),
+            has,
+        })
+    });
+    behind.collect()
 }
 
 /// Those of which routers are told.
@@ -175,13 +211,13 @@ impl Steps {
     /// The limits of before that hold beside those of `now`, and whom that waits for.
     fn objects(
         &self,
-        given: Given<'_>,
+        (given, behind): (Given<'_>, &[Behind]),
         (name, operator): (&ShardName, &OperatorName),
         was: Option<&Accepted>,
         now: &Accepted,
     ) -> (Vec<ObjectLimiter>, Vec<Contested>) {
         let nothing = (Vec::new(), Vec::new());
-        if !self.await_routers() {
+        if !self.await_routers() && behind.is_empty() {
             return nothing;
         }
         let Some(wants) = Extent::of(&now.spec) else {
@@ -204,15 +240,21 @@ impl Steps {
             .left
             .iter()
             .filter(|left| left.operator == *operator && left.shard.as_ref() != Some(name));
-        let awaited = others.filter_map(|left| match &left.had {
-            Had::Objects(had) => {
-                let met = wants.meets(had, labelling(given.settings))?;
-                Some(Contested {
-                    pair: met.to_string(),
-                    owner: left.shard.clone(),
-                })
-            }
+        let let_go = others.filter_map(|left| match &left.had {
+            Had::Objects(had) => Some((left.shard.as_ref(), had)),
             Had::Kinds(_) => None,
+        });
+        let root = given.facts.shards.get(name).and_then(|object| object.root.as_ref());
+        let siblings = behind
+            .iter()
+            .filter(|other| other.shard != *name && Some(&other.root) == root)
+            .map(|other| (Some(&other.shard), &other.has));
+        let awaited = let_go.chain(siblings).filter_map(|(owner, had)| {
+            let met = wants.meets(had, labelling(given.settings))?;
+            Some(Contested {
+                pair: met.to_string(),
+                owner: owner.cloned(),
+            })
         });
         let awaited: Vec<_> = awaited.collect();
         if awaited.is_empty() && !self.unheard {

@@ -92,6 +92,12 @@ pub(crate) struct RunArgs {
     /// Namespaces of the fleet that move, one after the other
     #[arg(long, default_value_t = 10)]
     pub(crate) fleet_moves: usize,
+    /// Operators that own the same namespaces, beside one operator in as many times as many
+    #[arg(long, default_value_t = 50)]
+    pub(crate) operators: usize,
+    /// Namespaces of each of them
+    #[arg(long, default_value_t = 2_000)]
+    pub(crate) operator_namespaces: usize,
     /// Bytes of the token that each member's agent mints for each router; 0 for none
     #[arg(long, default_value_t = 900)]
     pub(crate) fleet_token_bytes: usize,
@@ -122,6 +128,8 @@ pub(crate) enum Place {
     Control,
     /// The hub and a large fleet; only if it is named
     Fleet,
+    /// The hub and many operators in the same namespaces; only if it is named
+    Operators,
     /// The table of the router beside HAProxy, plain hyper and Envoy
     Peers,
     /// Instructions of a GET under many limits, by perf or valgrind; only if it is named

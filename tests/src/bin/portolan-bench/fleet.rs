@@ -7,6 +7,7 @@
 mod agents;
 mod board;
 mod layout;
+pub(crate) mod operators;
 mod routers;
 
 use std::collections::BTreeSet;

@@ -4,6 +4,7 @@ mod control;
 mod fleet;
 mod growth;
 mod instructions;
+mod operators;
 mod peers;
 mod policies;
 
@@ -17,6 +18,7 @@ pub(crate) use self::control::{ChangeRow, ControlSection, MemoryRow, SyncRow};
 pub(crate) use self::fleet::{FleetRow, FleetSection, LoadRow, ReshardRow};
 pub(crate) use self::growth::{GrowthRow, GrowthSection, GrowthTable};
 pub(crate) use self::instructions::{AT_ONCE, InstructionsRow, InstructionsSection};
+pub(crate) use self::operators::{OperatorsRow, OperatorsSection};
 pub(crate) use self::peers::{COLUMNS, PeerColumn, PeerRow, PeersSection};
 pub(crate) use self::policies::PoliciesSection;
 
@@ -37,6 +39,8 @@ pub(crate) struct Report {
     pub(crate) control: Option<ControlSection>,
     /// The real hub and a large fleet.
     pub(crate) fleet: Option<FleetSection>,
+    /// The real hub and many operators in the same namespaces.
+    pub(crate) operators: Option<OperatorsSection>,
     /// What limits cost a request.
     pub(crate) policies: Option<PoliciesSection>,
     /// The router beside others.
@@ -278,6 +282,9 @@ impl Report {
         }
         if let Some(fleet) = &self.fleet {
             fleet.write(&mut text);
+        }
+        if let Some(operators) = &self.operators {
+            operators.write(&mut text);
         }
         if let Some(policies) = &self.policies {
             policies.write(&mut text);

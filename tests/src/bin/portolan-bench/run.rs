@@ -53,6 +53,10 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<()> {
         let fleet = fleet::run(fleet_amount(args), step).await;
         report.fleet = Some(fleet.context("with a large fleet")?);
     }
+    if args.only == Some(Place::Operators) {
+        let operators = fleet::operators::run(operators_amount(args), step).await;
+        report.operators = Some(operators.context("with many operators")?);
+    }
     // It keeps this program to some of the cores, so it comes last.
     if wanted(Place::Peers) {
         report.peers = Some(peers::run(args, step).await.context("beside its peers")?);
@@ -188,6 +192,16 @@ fn fleet_amount(args: &RunArgs) -> fleet::Amount {
         changes: few(args.changes, 5).max(1),
         moves: few(args.fleet_moves, 2).max(1),
         token_bytes: args.fleet_token_bytes,
+    }
+}
+
+fn operators_amount(args: &RunArgs) -> fleet::operators::Amount {
+    let few = |full: usize, few: usize| if args.quick { full.min(few) } else { full };
+    fleet::operators::Amount {
+        namespaces: few(args.operator_namespaces, 40),
+        operators: few(args.operators, 10),
+        members: 1,
+        changes: few(args.changes, 5).clamp(1, 10),
     }
 }
 

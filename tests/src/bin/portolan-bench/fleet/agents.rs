@@ -48,6 +48,8 @@ struct Shared {
 #[derive(Default)]
 struct Known {
     namespaces: BTreeMap<String, v1::NamespaceFact>,
+    /// How often each namespace was annotated.
+    annotated: BTreeMap<String, usize>,
     /// Routers that have a token, by name and uid.
     minted: BTreeSet<(String, String)>,
 }
@@ -101,6 +103,17 @@ impl FleetAgent {
     /// What is known of a namespace.
     pub(super) fn namespace(&self, name: &str) -> Option<v1::NamespaceFact> {
         self.shared.known.lock().namespaces.get(name).cloned()
+    }
+
+    /// How often it has annotated this namespace.
+    pub(super) fn annotated(&self, name: &str) -> usize {
+        self.shared
+            .known
+            .lock()
+            .annotated
+            .get(name)
+            .copied()
+            .unwrap_or_default()
     }
 
     async fn tell(&self, reset: bool, namespaces: Vec<v1::NamespaceFact>) -> anyhow::Result<()> {
@@ -183,12 +196,16 @@ impl Shared {
     /// Annotates what is ordered, and says that all of it is closed.
     async fn close(&self, orders: Vec<v1::FenceOrder>) -> anyhow::Result<()> {
         let annotated = {
-            let mut known = self.known.lock();
+            let Known {
+                namespaces, annotated, ..
+            } = &mut *self.known.lock();
             let annotated = orders.iter().filter_map(|order| {
-                let fact = known.namespaces.get_mut(&order.namespace)?;
-                let lags = fact.epoch.is_none_or(|epoch| epoch < order.epoch);
+                let fact = namespaces.get_mut(&order.namespace)?;
+                let lags = fact.epoch.is_none_or(|epoch| epoch < order.epoch) || fact.epochs != order.open;
                 lags.then(|| {
+                    *annotated.entry(order.namespace.clone()).or_default() += 1;
                     fact.epoch = Some(order.epoch);
+                    fact.epochs.clone_from(&order.open);
                     fact.clone()
                 })
             });
@@ -206,7 +223,7 @@ impl Shared {
             epoch: order.epoch,
             closed: true,
             message: String::new(),
-            ..v1::FenceState::default()
+            open: order.open,
         });
         let fences = states.collect();
         self.say(Kind::Fences(v1::Fences { fences })).await
@@ -245,7 +262,7 @@ fn first() -> Vec<Kind> {
             service_accounts: vec![format!("{NAMESPACE}/operator")],
             users: Vec::new(),
             extras: vec![FENCE_SHARD.to_owned(), FENCE_EPOCH.to_owned()],
-            ..v1::Allowed::default()
+            fence_lists: true,
         }),
     ]
 }

@@ -165,6 +165,12 @@ impl Board {
         self.record.lock().clone()
     }
 
+    /// Pairs that are granted, as one router was told, and when it was told of any last.
+    pub(super) fn count(&self) -> (usize, Option<Instant>) {
+        let record = self.record.lock();
+        (record.count(), record.changed)
+    }
+
     /// Transactions that were acknowledged so far, by all routers.
     pub(super) fn transactions(&self) -> usize {
         self.transactions.load(Ordering::Relaxed)
