@@ -53,7 +53,7 @@ pub(crate) struct Facts {
     pub(crate) listening: bool,
     /// Why the last attempt of a cluster to join or to connect was refused.
     pub(crate) join_refusals: BTreeMap<String, (ConditionReason, String)>,
-    /// Why routers are told nothing, by their last Hello.
+    /// By name of a router: why its last Hello was refused.
     pub(crate) router_refusals: BTreeMap<String, String>,
 }
 

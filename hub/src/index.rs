@@ -216,9 +216,13 @@ impl Facts {
             }
             _ => Change::Compile,
         };
-        self.routers.insert(name.clone(), router);
+        let uid = router.uid.clone();
+        let before = self.routers.insert(name.clone(), router);
         if change == Change::Compile {
             self.drop_tokens(&name);
+        }
+        if before.is_some_and(|before| before.uid != uid) {
+            self.router_refusals.remove(&name);
         }
         change
     }
@@ -272,7 +276,7 @@ impl Facts {
         }
     }
 
-    /// Keeps or forgets why `router` is told nothing, for its status.
+    /// Keeps or forgets why the Hello of `router` was refused, for its status.
     pub(crate) fn note_router_refusal(&mut self, router: &str, refusal: Option<String>) -> Change {
         let before = match refusal.clone() {
             Some(refusal) => self.router_refusals.insert(router.to_owned(), refusal),

@@ -54,7 +54,12 @@ fn waits_for(facts: &Facts, routers: &Routers, (cluster, namespace): (&str, &str
     let behind = routers
         .iter()
         .filter(|(_, state)| state.may_serve(shard) && state.acked_run < since);
-    let behind: Vec<_> = behind.map(|(router, _)| router.as_str()).collect();
+    let behind: Vec<_> = behind
+        .map(|(router, _)| match facts.router_refusals.get(router) {
+            Some(_) => format!("{router} (refused: see kubectl describe router {router})"),
+            None => router.clone(),
+        })
+        .collect();
     if !behind.is_empty() && !forced {
         return format!("routers {} to let go of it", some_of(behind, ", "));
     }

@@ -28,7 +28,7 @@ use crate::acks::{Acks, Held, LedgerPosition, Renewals, RouterState};
 use crate::ca::{Authorities, Holder};
 use crate::compile::{Ref, World};
 use crate::distribute::Worlds;
-use crate::index::Index;
+use crate::index::{Change, Index};
 use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
 use crate::routers::{Enrolled, Routers};
@@ -92,9 +92,10 @@ impl RouterControl for RouterService {
             ..welcome(hello.protocol, hello.oldest_protocol)?
         };
         let subscription = subscribed(&enrolled.subscription(&peer.subscription()?)?, &hello)?;
-        let refusal = one_owner::refusal(&router, says(&hello, OPERATORS), &*self.world().await?);
-        self.note(&router, refusal.as_ref());
-        if let Some(refusal) = refusal.as_ref().filter(|_| hello.known.is_empty()) {
+        let refusal = one_owner::refusal(&router, &hello, &*self.world().await?);
+        let is_new = self.note(&router, refusal.as_ref());
+        // Once alone does it count as one that has just left: it tries for as long as it runs.
+        if let Some(refusal) = refusal.as_ref().filter(|_| !is_new || hello.known.is_empty()) {
             return Err(refusal.clone());
         }
         let (outbound, stream) = mpsc::channel(OUTBOUND);
@@ -142,13 +143,19 @@ impl RouterService {
         world.ok_or_else(not_the_hub)
     }
 
-    /// Keeps or forgets why the router is told nothing, for its status.
-    fn note(&self, router: &str, refusal: Option<&Status>) {
-        if let Some(refusal) = refusal {
+    /// Keeps or forgets why the router is told nothing, for its status; whether that is another answer than its last Hello had.
+    fn note(&self, router: &str, refusal: Option<&Status>) -> bool {
+        let message = refusal.map(|refusal| refusal.message().to_owned());
+        let mut noted = Change::Nothing;
+        self.index.write(|facts| {
+            noted = facts.note_router_refusal(router, message);
+            noted
+        });
+        let is_new = noted != Change::Nothing;
+        if let Some(refusal) = refusal.filter(|_| is_new) {
             tracing::warn!(router, reason = refusal.message(), "a router is refused");
         }
-        let refusal = refusal.map(|refusal| refusal.message().to_owned());
-        self.index.write(|facts| facts.note_router_refusal(router, refusal));
+        is_new
     }
 }
 
