@@ -9,11 +9,11 @@ ALL := --locked --workspace
 # Optimised, nobody runs the fuzz targets, and each is linked for a minute.
 OPTIMISED := $(ALL) --exclude portolan-fuzz --release --bins
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites conformance hostile h2spec alerts chaos moves policies reconnects soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites conformance hostile h2spec alerts chaos moves operators policies reconnects soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
-test e2e conformance hostile h2spec alerts chaos moves policies soak-clients soak-clients-all: TARGETS := --bins --tests
+test e2e conformance hostile h2spec alerts chaos moves operators policies soak-clients soak-clients-all: TARGETS := --bins --tests
 TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
@@ -34,7 +34,7 @@ ROOM ?= 20
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo release alerts chaos conformance hostile h2spec model moves policies reconnects skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo release alerts chaos conformance hostile h2spec model moves operators policies reconnects skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -153,6 +153,10 @@ chaos: testbed ## every fault of a member, with the hub and without it (FAULTS="
 
 moves: testbed ## MOVES (1000) random moves of namespaces between shards under crashes, counted by operators (PORTOLAN_SEED=<seed> draws the same; LOG=<file>: who wrote when)
 	PORTOLAN_MOVES=$(or $(MOVES),1000) PORTOLAN_MOVES_LOG="$(LOG)" $(CARGO) test $(ALL) --test moves -- --nocapture
+
+operators: testbed ## Argo Rollouts, prometheus-operator and the greeting operator in the same namespaces: MOVES (60) random moves, routers and hub killed (builds both, minutes each, once; PORTOLAN_SEED=<seed> draws the same)
+	$(PROFILE_DIR)/debug/portolan-testbed build --operators
+	PORTOLAN_MOVES=$(MOVES) $(CARGO) test $(ALL) --test operators_together -- --include-ignored --nocapture
 
 soak: tools ## random histories of merged watches for SOAK seconds (600); a failing seed is printed
 	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test --locked -p portolan-merge --test watch -- --nocapture

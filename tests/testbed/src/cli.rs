@@ -35,6 +35,9 @@ enum Command {
         /// And API servers of older and newer versions of Kubernetes (each takes minutes, once)
         #[arg(long)]
         versions: bool,
+        /// And operators of others: Argo Rollouts and prometheus-operator (each takes minutes, once)
+        #[arg(long)]
+        operators: bool,
     },
     /// Start clusters and leave them running; on a folder used before, with the data left there
     Up(UpFlags),
@@ -152,7 +155,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     };
     let ask = async |request| control::ask(&dir, request).await;
     match args.command {
-        Command::Build { versions } => build(versions),
+        Command::Build { versions, operators } => build(versions, operators),
         Command::Up(flags) => show(&control::up(&dir, &flags.names, flags.to_args()).await?),
         Command::Down { wipe } => {
             control::down(&dir).await?;
@@ -170,10 +173,13 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     }
 }
 
-fn build(versions: bool) -> Result<()> {
+fn build(versions: bool, operators: bool) -> Result<()> {
     Bundle::CONTROL_PLANE.ensure()?;
     Bundle::JAEGER.ensure()?;
     for (_, bundle) in Bundle::API_SERVERS.iter().filter(|_| versions) {
+        bundle.ensure()?;
+    }
+    for bundle in Bundle::OPERATORS.iter().filter(|_| operators) {
         bundle.ensure()?;
     }
     Ok(())

@@ -92,6 +92,52 @@ impl Bundle {
         ),
     ];
 
+    /// Operators of others, unmodified, each apart because their dependencies clash: Argo Rollouts and prometheus-operator.
+    pub const OPERATORS: [Self; 2] = [Self::ROLLOUTS, Self::PROMETHEUS_OPERATOR];
+
+    /// `rollouts-controller` of Argo Rollouts, and its CustomResourceDefinitions.
+    pub const ROLLOUTS: Self = Self {
+        name: "Argo Rollouts controller",
+        go_mod: include_str!("../operators/rollouts/go.mod"),
+        go_sum: include_str!("../operators/rollouts/go.sum"),
+        ldflags: "-s -w",
+        rename: ("rollouts-controller", "rollouts-controller"),
+        extras: (
+            "github.com/argoproj/argo-rollouts",
+            &[
+                "manifests/crds/analysis-run-crd.yaml",
+                "manifests/crds/analysis-template-crd.yaml",
+                "manifests/crds/cluster-analysis-template-crd.yaml",
+                "manifests/crds/experiment-crd.yaml",
+                "manifests/crds/rollout-crd.yaml",
+            ],
+        ),
+    };
+
+    /// `prometheus-operator`, and its CustomResourceDefinitions.
+    pub const PROMETHEUS_OPERATOR: Self = Self {
+        name: "prometheus-operator",
+        go_mod: include_str!("../operators/prometheus/go.mod"),
+        go_sum: include_str!("../operators/prometheus/go.sum"),
+        ldflags: "-s -w",
+        rename: ("operator", "prometheus-operator"),
+        extras: (
+            "github.com/prometheus-operator/prometheus-operator",
+            &[
+                "example/prometheus-operator-crd/monitoring.coreos.com_alertmanagerconfigs.yaml",
+                "example/prometheus-operator-crd/monitoring.coreos.com_alertmanagers.yaml",
+                "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
+                "example/prometheus-operator-crd/monitoring.coreos.com_probes.yaml",
+                "example/prometheus-operator-crd/monitoring.coreos.com_prometheusagents.yaml",
+                "example/prometheus-operator-crd/monitoring.coreos.com_prometheuses.yaml",
+                "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
+                "example/prometheus-operator-crd/monitoring.coreos.com_scrapeconfigs.yaml",
+                "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+                "example/prometheus-operator-crd/monitoring.coreos.com_thanosrulers.yaml",
+            ],
+        ),
+    };
+
     const API_SERVER: Self = Self {
         name: "",
         go_mod: "",

@@ -1,7 +1,7 @@
 //! The table for LIST: which members are asked, from which version, and what makes up the answer's cursor.
 //!
-//! A page never spans members. The first page asks one of them and pins the others by a metadata-only `limit=1`; later
-//! pages go on at the pinned versions, so that all pages together are one list at one cursor.
+//! A page asks one of them, and goes on with the next where there is room ([`ListRead::next`]). The first page pins the others by a
+//! metadata-only `limit=1`; what follows is read at the pinned versions, so that all pages together are one list at one cursor.
 
 use super::{
     CONTINUE_EXPIRED, CollectionQuery, EXACT, InvalidQuery, LIST_EXPIRED, LegQuery, Limit, Match, Param, QueryFault,
@@ -39,12 +39,29 @@ pub struct ListRead {
     pub pins: Vec<LegAsk>,
     /// Slots whose turn comes on later pages.
     pub later: Vec<usize>,
-    /// The answer is one page of one member, more may follow.
+    /// The answer is one page, and begins with one member; more may follow.
     pub paged: bool,
     /// How a list that goes on is read.
     pub reading: Reading,
     /// The page was begun by a token: an expiry of the member becomes ours, with a token to go on.
     pub continued: bool,
+}
+
+impl ListRead {
+    /// The member with which a page goes on that has room for so many objects more: the next one, at the version that is pinned. `None`:
+    /// there is none, or it is not read at a version.
+    pub fn next(&self, room: u64) -> Option<LegAsk> {
+        let slot = *self.later.first()?;
+        let pinned = self.paged && self.reading == Reading::Pinned && self.cursor.slot(slot).version().is_some();
+        pinned.then(|| LegAsk {
+            slot,
+            query: LegQuery {
+                limit: Param::Set(room.to_string()),
+                continue_: Param::Drop,
+                ..exactly(&self.cursor, slot)
+            },
+        })
+    }
 }
 
 impl CollectionQuery {

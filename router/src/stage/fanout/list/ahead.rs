@@ -103,6 +103,31 @@ impl MemberBody {
         Ok(self.kept.front().map(|(chunk, _)| chunk.as_ref()).unwrap_or_default())
     }
 
+    /// All of it, which stays to be read, if it is no longer than `most`.
+    pub(super) async fn whole(&mut self, most: usize) -> Option<Vec<u8>> {
+        while self.over.is_none() {
+            if self.kept_bytes > most {
+                return None;
+            }
+            // What is kept comes first, else.
+            let (kept, bytes) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.kept_bytes));
+            let read = std::future::poll_fn(|cx| self.poll_turn(cx)).await;
+            (self.kept, self.kept_bytes) = (kept, bytes);
+            match read {
+                Some(Ok(chunk)) => self.keep(chunk, None),
+                Some(Err(error)) => self.over = Some(Err(error)),
+                None => self.over = Some(Ok(())),
+            }
+        }
+        let is_whole = matches!(self.over, Some(Ok(()))) && self.kept_bytes <= most;
+        is_whole.then(|| self.kept.iter().flat_map(|(chunk, _)| chunk.iter().copied()).collect())
+    }
+
+    /// How much of it is kept.
+    pub(super) fn kept(&self) -> usize {
+        self.kept_bytes
+    }
+
     fn keep(&mut self, chunk: Bytes, permit: Option<OwnedSemaphorePermit>) {
         self.kept_bytes += weight(&chunk);
         self.kept.push_back((chunk, permit));

@@ -16,7 +16,7 @@ use super::ahead::{MemberBody, ReadAhead};
 use super::answer::{all_tables, finish};
 use super::body::{Assemble, Foreign, ListBody};
 use super::heads::{self, Head};
-use super::status::{Told, pinned, whole};
+use super::status::{Told, last_of, pinned, whole};
 use super::{Listing, Overrides, start};
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::decision::rewrite;
@@ -30,6 +30,9 @@ use crate::value::media::{Accepted, Media, Shape};
 
 /// Largest object that is kept until it is known whether it is shown: etcd takes 1.5 MiB, aggregated APIs may send more.
 const MAX_ITEM_BYTES: usize = 16 << 20;
+
+/// What a page may keep of members with which it is over, before it asks the next.
+const PAGE_BYTES: usize = 256 << 10;
 
 /// What became of a round.
 pub(super) enum Turn {
@@ -228,22 +231,19 @@ impl<'a> Round<'a> {
         headers.insert(CONTENT_TYPE, media.content_type());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         let (mut legs, mut sources) = (Vec::new(), Vec::new());
-        let deadline = listing.fan.asking.deadline;
-        let patience = deadline.map_or(Duration::MAX, |deadline| {
-            deadline.saturating_duration_since(Instant::now())
-        });
         for (leg, _, response) in std::mem::take(&mut self.lists) {
-            let (head, body) = passed(leg, response).into_parts();
-            for warning in head.headers.get_all(WARNING) {
-                if !headers.get_all(WARNING).iter().any(|held| held == warning) {
-                    headers.append(WARNING, warning.clone());
-                }
-            }
-            for via in head.headers.get_all(http::header::VIA) {
-                headers.insert(http::header::VIA, via.clone());
-            }
-            sources.push(MemberBody::new(leg.cluster(), body, patience));
+            sources.push(self.source(leg, response, &mut headers));
             legs.push(leg);
+        }
+        let is_table = media == Media::Json && listing.wanted.shape_of(media) == Some(Shape::Table);
+        let mut room = self.room().filter(|_| !is_table);
+        while let Some(left) = room {
+            let next = self.go_on(media, &mut sources, left).await;
+            room = next.map(|(leg, response, left)| {
+                sources.push(self.source(leg, response, &mut headers));
+                legs.push(leg);
+                left
+            });
         }
         for warning in listing.warnings.iter().chain(&self.warnings) {
             headers.append(WARNING, warning.clone());
@@ -276,6 +276,57 @@ impl<'a> Round<'a> {
         };
         let body = ListBody::new(merge, sources, ahead, assemble).counting(foreign);
         finish(listing, &legs, headers, body).await.map(Turn::Answer)
+    }
+
+    /// A member's answer as a part of the list; what its head says goes into that of all.
+    fn source(&self, leg: &FanLeg, response: Response<Body>, headers: &mut HeaderMap) -> MemberBody {
+        let deadline = self.listing.fan.asking.deadline;
+        let patience = deadline.map_or(Duration::MAX, |deadline| {
+            deadline.saturating_duration_since(Instant::now())
+        });
+        let (head, body) = passed(leg, response).into_parts();
+        for warning in head.headers.get_all(WARNING) {
+            if !headers.get_all(WARNING).iter().any(|held| held == warning) {
+                headers.append(WARNING, warning.clone());
+            }
+        }
+        for via in head.headers.get_all(http::header::VIA) {
+            headers.insert(http::header::VIA, via.clone());
+        }
+        MemberBody::new(leg.cluster(), body, patience)
+    }
+
+    /// How many objects a page has room for.
+    fn room(&self) -> Option<u64> {
+        let limit = self.listing.fan.asking.asked.query.first("limit")?;
+        limit.parse().ok().filter(|_| self.read.paged)
+    }
+
+    /// The next member of a page that is over with those of `sources`, and how much room these have left of `room`. Whatever there is
+    /// about it keeps for the next page: a member that is away, that answers otherwise.
+    ///
+    /// kube-rs has each object of a page worked on before the next page is there, by its cache of before: pages should be as few as
+    /// those of one API server.
+    async fn go_on(
+        &mut self,
+        media: Media,
+        sources: &mut [MemberBody],
+        room: u64,
+    ) -> Option<(&'a FanLeg, Response<Body>, u64)> {
+        self.read.next(room)?;
+        let (last, before) = sources.split_last_mut()?;
+        let kept: usize = before.iter().map(MemberBody::kept).sum();
+        let page = last.whole(PAGE_BYTES.saturating_sub(kept)).await?;
+        let left = room.checked_sub(last_of(media, &page)?).filter(|left| *left > 0)?;
+        let ask = self.read.next(left)?;
+        let (leg, found) = head(self.listing, &ask, self.listing.wanted.header()).await.ok()?;
+        match found {
+            Head::List(same, response) if same == media => {
+                self.read.later.remove(0);
+                Some((leg, response, left))
+            }
+            _ => None,
+        }
     }
 
     fn options(&self) -> ListOptions {

@@ -1,4 +1,5 @@
-//! Bodies that are read whole because they are small: refusals of members, and the answers that pin their versions.
+//! Bodies that are read whole because they are small: refusals of members, the answers that pin their versions, and pages with which a
+//! member is over.
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 
 use crate::resource::upstream::Body;
+use crate::value::media::Media;
 
 /// Of a refusal; API servers' are some hundred bytes.
 const MAX_STATUS: usize = 64 << 10;
@@ -17,6 +19,9 @@ const MAX_STATUS: usize = 64 << 10;
 const MAX_PIN: usize = 8 << 20;
 /// For what has no deadline of its own.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Fields of a list in protobuf.
+const LIST_METADATA: u64 = 1;
+const LIST_ITEMS: u64 = 2;
 /// Fields of a Status and its parts in protobuf.
 const STATUS_METADATA: u64 = 1;
 const STATUS_DETAILS: u64 = 5;
@@ -57,6 +62,32 @@ pub(super) async fn pinned(response: Response<Body>, deadline: Option<Instant>) 
             && list.metadata.continue_.is_none_or(|text| text.is_empty()),
         version: list.metadata.resource_version.unwrap_or_default(),
     })
+}
+
+/// How many objects a member's page has, if it is the member's last. `None`: more follow, or it cannot be read.
+pub(super) fn last_of(media: Media, page: &[u8]) -> Option<u64> {
+    let (count, continue_) = match media {
+        Media::Json => {
+            let list: PinList = serde_json::from_slice(page).ok()?;
+            (list.items.map_or(0, |items| items.len()), list.metadata.continue_)
+        }
+        Media::Protobuf => {
+            let (mut count, mut continue_) = (0, None);
+            for field in wire::fields(wire::open(page)?.object) {
+                let field = field?;
+                match (field.number, field.content) {
+                    (LIST_METADATA, Some(meta)) => {
+                        continue_ = Some(wire::text(meta, LIST_META_CONTINUE)?.to_owned());
+                    }
+                    (LIST_ITEMS, _) => count += 1,
+                    _ => {}
+                }
+            }
+            (count, continue_)
+        }
+    };
+    let is_last = continue_.is_none_or(|text| text.is_empty());
+    is_last.then(|| u64::try_from(count).unwrap_or(u64::MAX))
 }
 
 #[derive(Deserialize)]
@@ -157,6 +188,27 @@ mod tests {
         let told = Told::read_protobuf(&status).unwrap();
         assert_eq!((told.continue_.as_deref(), told.too_large), (Some("m"), true));
         assert_eq!(Told::read(b"<html>"), Told::default());
+    }
+
+    #[test]
+    fn the_last_page_of_a_member_is_known_in_either_format() {
+        let list = |continue_: &str, items: usize| {
+            let (mut meta, mut list) = (Vec::new(), Vec::new());
+            wire::put(&mut meta, LIST_META_CONTINUE, continue_.as_bytes());
+            wire::put(&mut list, LIST_METADATA, &meta);
+            (0..items).for_each(|_| wire::put(&mut list, LIST_ITEMS, b""));
+            let mut body = b"k8s\0".to_vec();
+            wire::put(&mut body, 2, &list);
+            let json = serde_json::json!({"metadata": {"continue": continue_}, "items": vec![(); items]});
+            [(Media::Protobuf, body), (Media::Json, json.to_string().into_bytes())]
+        };
+        for (continue_, items, last) in [("", 2, Some(2)), ("", 0, Some(0)), ("m", 2, None)] {
+            for (media, page) in list(continue_, items) {
+                assert_eq!(last_of(media, &page), last, "{media:?} {continue_}");
+            }
+        }
+        assert_eq!(last_of(Media::Json, br#"{"metadata":{}}"#), None, "no list");
+        assert_eq!(last_of(Media::Protobuf, b"{}"), None);
     }
 
     #[tokio::test]

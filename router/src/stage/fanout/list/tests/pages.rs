@@ -22,13 +22,11 @@ async fn pages_walk_the_members_at_the_first_pages_cursor() {
         .get(&format!("?limit=2&continue={}", first.next().unwrap()))
         .await
         .unwrap();
-    assert_eq!(second.names(), ["c"]);
-    let third = world
-        .get(&format!("?limit=2&continue={}", second.next().unwrap()))
-        .await
-        .unwrap();
-    assert_eq!((third.names(), third.next()), (vec!["d".to_owned()], None));
-    assert_eq!((first.version(), second.version()), (third.version(), first.version()));
+    assert_eq!(
+        (second.names(), second.next()),
+        (["c", "d"].map(str::to_owned).into(), None)
+    );
+    assert_eq!(first.version(), second.version());
     assert_eq!(
         world.asked(0),
         ["/api/v1/pods?limit=2", "/api/v1/pods?limit=2&continue=m"]
@@ -44,6 +42,78 @@ async fn pages_walk_the_members_at_the_first_pages_cursor() {
             .1
             .contains("PartialObjectMetadataList")
     );
+}
+
+/// So many names as the limit asks for.
+fn within(version: u64, names: &[&str], path: &str) -> Say {
+    let limit = path.split("limit=").nth(1).unwrap().split('&').next().unwrap();
+    let limit = limit.parse::<usize>().unwrap().min(names.len());
+    list(version, &names[..limit], if limit < names.len() { "m" } else { "" })
+}
+
+#[tokio::test]
+async fn a_page_goes_on_with_the_next_member_while_it_has_room() {
+    for (limit, pages) in [
+        (500, &[&["a", "b", "c", "d"][..]][..]),
+        (4, &[&["a", "b", "c", "d"]]),
+        (3, &[&["a", "b", "c"], &["d"]]),
+        (2, &[&["a", "b"], &["c", "d"]]),
+        (1, &[&["a"], &["b"], &["c"], &["d"]]),
+    ] {
+        let east = |path: &str, _: &str| match path {
+            path if path.contains("continue=") => list(11, &["b"], ""),
+            path => within(11, &["a", "b"], path),
+        };
+        let west = |path: &str, _: &str| match path {
+            path if path.contains("continue=") => list(7, &["d"], ""),
+            path => within(7, &["c", "d"], path),
+        };
+        let world = two(east, west).await;
+        let (mut token, mut version) = (String::new(), None);
+        for page in pages {
+            let answer = world.get(&format!("?limit={limit}{token}")).await.unwrap();
+            assert_eq!(answer.names(), *page, "limit {limit}");
+            assert_eq!(*version.get_or_insert(answer.version()), answer.version());
+            token = answer
+                .next()
+                .map(|next| format!("&continue={next}"))
+                .unwrap_or_default();
+        }
+        assert_eq!(token, "", "limit {limit}: there is no more");
+        let asked = world.asked(1);
+        assert!(
+            asked[1..].iter().all(|path| path.contains("continue=m")
+                || path.contains("resourceVersion=7") && path.contains("resourceVersionMatch=Exact")),
+            "at one version: {asked:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_page_ends_before_a_member_that_cannot_go_on() {
+    let long = "x".repeat(300 << 10);
+    let pages: [(&str, Say, Say); 3] = [
+        ("it is away", list(11, &["a"], ""), say(500, "")),
+        ("it is in another form", list(11, &["a"], ""), {
+            let mut other = list(7, &["d"], "");
+            other.headers = vec![("content-type", "application/vnd.kubernetes.protobuf")];
+            other
+        }),
+        ("the one before is long", list(11, &[&long], ""), list(7, &["d"], "")),
+    ];
+    for (what, first, second) in pages {
+        let west = move |path: &str, _: &str| match path {
+            path if path.contains("limit=500") || path.contains("limit=499") => second.clone(),
+            _ => list(7, &["d"], ""),
+        };
+        let world = two(move |_, _| first.clone(), west).await;
+        let page = world.get("?limit=500").await.unwrap();
+        assert_eq!(page.names().len(), 1, "{what}");
+        let token = page.next().expect(what);
+        let rest = world.get(&format!("?limit=7&continue={token}")).await.unwrap();
+        assert_eq!(rest.names(), ["d"], "{what}");
+        assert_eq!(rest.version(), page.version(), "{what}");
+    }
 }
 
 #[tokio::test]
@@ -130,7 +200,7 @@ async fn a_token_is_for_its_shard_selector() {
     let other = world.get(&format!("{}&continue={token}", page("rest"))).await;
     assert!(matches!(other, Err(Fault::BadRequest(_))), "another half's");
     let second = world.get(&format!("{}&continue={token}", page("half"))).await.unwrap();
-    assert_eq!(second.names(), ["c"]);
+    assert_eq!(second.names(), ["c", "d"]);
     assert!(
         world.asked(0).iter().all(|path| path.contains("shardSelector=")),
         "every member is asked for it"
