@@ -92,7 +92,7 @@ impl RouterControl for RouterService {
             ..welcome(hello.protocol, hello.oldest_protocol)?
         };
         let subscription = subscribed(&enrolled.subscription(&peer.subscription()?)?, &hello)?;
-        let refusal = one_owner::refusal(&router, &hello, &*self.world().await?);
+        let refusal = one_owner::refusal(&router, says(&hello, OPERATORS), &*self.world().await?);
         let is_new = self.note(&router, refusal.as_ref());
         // Once alone does it count as one that has just left: it tries for as long as it runs.
         if let Some(refusal) = refusal.as_ref().filter(|_| !is_new || hello.known.is_empty()) {
