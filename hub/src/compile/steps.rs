@@ -16,7 +16,7 @@ use portolan_crds::{ObjectLimiter, OperatorName, ResourceGroup, ShardName, Shard
 
 use super::arbitrate::{Contested, Given, Verdict};
 use super::extents::labelling;
-use super::roots::Children;
+use super::roots::{Children, roots as children_of};
 use super::{Accepted, State};
 
 /// Most limits that hold beside a spec's. Of one that is edited more often while a router does not answer nothing is left until
@@ -54,11 +54,10 @@ impl Steps {
     }
 }
 
-/// A child whose object does not say yet what its root generates: what it had is in force beside what its siblings have now.
+/// A child whose object does not say yet what its root generates: what it had is in force beside what others have by now.
 struct Behind {
     shard: ShardName,
-    /// UID of the root.
-    root: String,
+    operator: OperatorName,
     has: Extent,
 }
 
@@ -118,7 +117,8 @@ pub(super) fn take(
     steps
 }
 
-/// Objects of children are written one after the other, and no ledger keeps the one that is early from what the other has.
+/// Objects of children are written one after the other, and others are judged by their root: no ledger keeps the one that is early from
+/// what the other has, and it has all of it as soon as nobody else does.
 fn behind(
     given: Given<'_>,
     roots: &BTreeMap<ShardName, Children>,
@@ -127,20 +127,27 @@ fn behind(
     let in_force = roots.values().filter_map(|children| children.in_force.as_ref());
     let generated: BTreeMap<&str, _> = in_force.map(|generated| (generated.uid.as_str(), generated)).collect();
     let behind = told(accepted).filter_map(|(name, one)| {
+        if !one.spec.clusters.is_empty() {
+            return None;
+        }
         let root = given.facts.shards.get(name)?.root.as_deref()?;
         let child = generated.get(root).and_then(|generated| generated.child(name.name()));
         if child.is_some_and(|child| child.spec == *one.spec) {
             return None;
         }
-        let mut has = Extent::of(&one.spec)?;
-        has.narrow(&one.withheld);
         Some(Behind {
             shard: name.clone(),
-            root: root.to_owned(),
-            has,
+            operator: given.before.ledger.operator(name, &one.spec),
+            has: Extent::of(&one.spec)?,
         })
     });
-    behind.collect()
+    let mut behind: Vec<_> = behind.collect();
+    if !behind.is_empty() {
+        // Those whose root is gone are held against others themselves.
+        let children = children_of(given.facts);
+        behind.retain(|one| children.contains_key(&one.shard));
+    }
+    behind
 }
 
 /// Those of which routers are told.
@@ -244,12 +251,11 @@ impl Steps {
             Had::Objects(had) => Some((left.shard.as_ref(), had)),
             Had::Kinds(_) => None,
         });
-        let root = given.facts.shards.get(name).and_then(|object| object.root.as_ref());
-        let siblings = behind
+        let late = behind
             .iter()
-            .filter(|other| other.shard != *name && Some(&other.root) == root)
+            .filter(|other| other.operator == *operator && other.shard != *name)
             .map(|other| (Some(&other.shard), &other.has));
-        let awaited = let_go.chain(siblings).filter_map(|(owner, had)| {
+        let awaited = let_go.chain(late).filter_map(|(owner, had)| {
             let met = wants.meets(had, labelling(given.settings))?;
             Some(Contested {
                 pair: met.to_string(),

@@ -4,6 +4,8 @@ use portolan_crds::{Auto, ClusterScoped, Contention, Root, Selector};
 
 use super::*;
 
+mod late;
+
 const ALL: u64 = u64::MAX;
 
 /// A fleet of a new ledger.
@@ -250,32 +252,6 @@ fn a_root_that_grows_hands_buckets_over_when_every_router_has_let_go() {
         "{}",
         world.message("late")
     );
-}
-
-/// Objects of children are written one after the other, by a hub that has others to write.
-#[test]
-fn a_child_that_comes_has_nothing_of_what_a_sibling_has_whose_object_is_late() {
-    let mut fleet = fleet();
-    fleet.apply("root", root(2));
-    grow(&mut fleet, ALL);
-    let all = ["op-1-normal", "op-2-normal", "op-3-normal"];
-    fleet.apply("root", root(3));
-    let world = fleet.compile(ALL);
-    let coming = world.state.roots[&shard_name("root")].coming.clone().unwrap();
-    for name in ["op-3-normal", "op-2-normal", "op-1-normal"] {
-        let uid = fleet.facts.shards[&shard_name("root")].uid.clone();
-        fleet.apply(name, coming.child(name).unwrap().spec.clone());
-        fleet.facts.shards.get_mut(&shard_name(name)).unwrap().root = Some(uid);
-        for _ in 0..2 {
-            let world = fleet.compile(ALL);
-            let had = (0..32).map(|bucket| all.iter().filter(|name| has(&world, name, bucket)).count());
-            assert!(had.into_iter().all(|owners| owners <= 1), "with {name}");
-            let waits = !world.shards[&shard_name("op-3-normal")].awaited.is_empty();
-            assert!(waits || name == "op-1-normal", "with {name}");
-        }
-    }
-    let world = fleet.compile(ALL);
-    assert_eq!((had_by(&world, &all), had_by(&world, &all[2..])), (32, 10));
 }
 
 /// How many buckets the shards are told of, counted for each.
