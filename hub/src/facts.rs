@@ -302,6 +302,18 @@ impl Facts {
         closed && known.is_some_and(|known| known.get(namespace).is_none_or(|one| one.epochs.contains(&epoch)))
     }
 
+    /// Whether the member refuses what still arrives of this `pair`, and is ready for who comes `next`. An agent may speak of what another process
+    /// told it, which had `next` kept for another operator's pair of the namespace: then this one's epoch is open beside it.
+    pub(crate) fn is_closed(&self, pair: &PairEpoch, next: u64) -> bool {
+        let (cluster, namespace, epoch) = pair;
+        let agent = self.agents.get(cluster);
+        let state = agent.and_then(|agent| agent.fences.get(namespace));
+        let known = self.inventory(cluster).and_then(|all| all.get(namespace));
+        let is_open = state.is_some_and(|state| state.epoch == *epoch || state.open.contains(epoch))
+            || known.is_some_and(|known| known.epochs.contains(epoch));
+        self.is_fenced(cluster, namespace, next) && !is_open
+    }
+
     /// Whether the member takes writes of several epochs of one namespace, as it has an owner of each operator.
     pub(crate) fn fences_lists(&self, cluster: &str) -> bool {
         let allowed = self.agents.get(cluster).and_then(|agent| agent.allowed.as_ref());

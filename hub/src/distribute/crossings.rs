@@ -91,7 +91,7 @@ impl Crossing {
     /// `next`: the epoch of who comes after the pair's.
     fn observe(&mut self, facts: &Facts, (pair, next): (&PairEpoch, u64), (started, now): (Instant, Instant)) {
         let (cluster, namespace, epoch) = pair;
-        if self.closed.is_none() && facts.is_fenced(cluster, namespace, next) {
+        if self.closed.is_none() && facts.is_closed(pair, next) {
             // Also if nobody waited for it any more: it is not granted yet, and takes a minute at most from here.
             (self.closed, self.given_up) = (Some(now), false);
         }

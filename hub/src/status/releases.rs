@@ -66,7 +66,7 @@ fn waits_for(facts: &Facts, routers: &Routers, (cluster, namespace): (&str, &str
     let Some(next) = entry.closing else {
         return "writes under way, for 5 s".to_owned();
     };
-    if facts.is_fenced(cluster, namespace, next) {
+    if facts.is_closed(&pair, next) {
         return "answers to writes that were admitted before it was closed, for a minute at most".to_owned();
     }
     match hindrance(facts, cluster, namespace) {

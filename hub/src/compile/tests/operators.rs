@@ -152,7 +152,7 @@ pub(super) fn fence_released(fleet: &Fleet) -> Released {
     let shards = ledger.releasing();
     let over = ledger
         .closing()
-        .filter(|((cluster, namespace, _), (_, next))| fleet.facts.is_fenced(cluster, namespace, *next));
+        .filter(|(pair, (_, next))| fleet.facts.is_closed(pair, *next));
     Released {
         by_all: ALL,
         let_go: shards.iter().map(|shard| (shard.clone(), ALL)).collect(),

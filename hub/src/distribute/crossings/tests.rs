@@ -237,3 +237,24 @@ proptest! {
         prop_assert!(over == [pair()].into() || crossings.given_up() == [pair()].into());
     }
 }
+
+/// As an agent speaks of what a hub told it that had the epoch kept for another operator's pair of the namespace.
+#[test]
+fn what_its_member_still_takes_is_not_closed() {
+    let (mut facts, now) = (facts(), Instant::now());
+    let open = |facts: &mut Facts, epochs: &[u64]| {
+        says(facts, true, "");
+        agent(facts).fences.get_mut("ns-b").unwrap().open = epochs.to_vec();
+        namespace(facts).epochs = epochs.to_vec();
+    };
+    let mut crossings = Crossings::new(now);
+    open(&mut facts, &[1, 2]);
+    crossings.observe(&facts, &closing(), now);
+    let later = now + 61 * SECOND;
+    crossings.observe(&facts, &closing(), later);
+    assert!(crossings.over(&Acks::default(), &closing(), later).is_empty());
+    open(&mut facts, &[2, 3]);
+    crossings.observe(&facts, &closing(), later);
+    let over = crossings.over(&Acks::default(), &closing(), later + 60 * SECOND);
+    assert_eq!(over, [pair()].into());
+}

@@ -184,3 +184,65 @@ fn a_member_that_joins_again_fences_all_of_them_and_back() {
         of.map(|epoch| epoch == both[1])
     );
 }
+
+/// What an agent reports may be what a hub of before told it, which had the epoch kept for the other's pair.
+#[test]
+fn what_was_kept_for_one_before_a_restart_closes_nothing_of_the_other() {
+    let mut fleet = fleet(&["shop-a"]);
+    fleet.agent("east").allowed = Some(v1::Allowed {
+        extras: [FENCE_EPOCH, FENCE_SHARD].map(str::to_owned).into(),
+        fence_lists: true,
+        ..v1::Allowed::default()
+    });
+    fleet.apply("r1", of("rollouts", &[("east", &["shop-a"])]));
+    fleet.apply("p1", of("prometheus", &[("east", &["shop-a"])]));
+    let world = settled(&mut fleet);
+    let was = [("r1", "rollouts"), ("p1", "prometheus")].map(|(shard, of)| (epoch(&world, of, "shop-a"), shard, of));
+    // The older epoch is closed.
+    let ((_, first, theirs), (second_epoch, second, ours)) = (was[0].min(was[1]), was[0].max(was[1]));
+    let lets_go = |shard: &str| Released {
+        let_go: [(shard_name(shard), ALL)].into(),
+        saying_epochs: [shard_name(shard)].into(),
+        of_shard: [(shard_name(first), 0), (shard_name(second), 0)].into(),
+        ..Released::default()
+    };
+    fleet.apply(first, of(theirs, &[("west", &["shop-a"])]));
+    fleet.compile(lets_go(first));
+    let world = fleet.compile(lets_go(first));
+    carry_out(&mut fleet, &world);
+    let kept = second_epoch + 1;
+    assert_eq!(
+        fleet.facts.inventory("east").unwrap()["shop-a"].epochs,
+        [second_epoch, kept]
+    );
+
+    let agent = fleet.facts.agents.remove("east").unwrap();
+    fleet.restart();
+    fleet.apply(second, of(ours, &[("west", &["shop-a"])]));
+    fleet.apply("next", of(ours, &[("east", &["shop-a"])]));
+    fleet.compile(lets_go(second));
+    let world = fleet.compile(lets_go(second));
+    let closing: Vec<_> = world
+        .state
+        .ledger
+        .closing()
+        .map(|(pair, (_, next))| (pair, next))
+        .collect();
+    let pair = ("east".to_owned(), "shop-a".to_owned(), second_epoch);
+    assert_eq!(closing, [(pair.clone(), kept)], "the same is kept again");
+    fleet.facts.agents.insert("east".to_owned(), agent);
+    assert!(!fence_released(&fleet).over.contains(&pair));
+    let world = fleet.compile(lets_go(second));
+    carry_out(&mut fleet, &world);
+    assert!(
+        !fleet.facts.inventory("east").unwrap()["shop-a"]
+            .epochs
+            .contains(&second_epoch)
+    );
+    assert!(fence_released(&fleet).over.contains(&pair));
+    let world = settled(&mut fleet);
+    assert_eq!(
+        (epoch(&world, ours, "shop-a"), grants(&world, "next")),
+        (kept, vec!["shop-a".to_owned()])
+    );
+}
