@@ -54,5 +54,7 @@ fn thousands_of_watches_of_one_caller_end_as_fast_as_those_of_many() {
     };
     let of_many = end(&mut (0..MANY));
     let of_one = end(&mut std::iter::repeat_n(0, MANY));
-    assert!(of_one < of_many * 10, "{of_one:?} against {of_many:?}");
+    // Looked for among all of its caller's, each time, they took 13 s.
+    let slow = (of_many * 10).max(Duration::from_secs(2));
+    assert!(of_one < slow, "{of_one:?} against {of_many:?}");
 }
