@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
@@ -132,7 +132,7 @@ impl Shared {
             let whole = until(&board, pairs + (number + 1) * self.amount.operators).await?;
             granted = granted.max(whole - begun);
             quiet(&board).await?;
-            ledger = ledger.max(watch.written());
+            ledger = ledger.max(watch.written()?);
             told = told.max(relay.passed().down - bytes);
             patches = patches.max(self.agents[0].annotated(&fact.name));
         }
@@ -233,8 +233,15 @@ async fn quiet(board: &Board) -> anyhow::Result<()> {
 /// What is written to the ledger from now on.
 struct Ledger {
     // A mutex: the watch adds, the benchmark looks once.
-    written: Arc<Mutex<usize>>,
+    written: Arc<Mutex<Written>>,
     tasks: Tasks,
+}
+
+#[derive(Default)]
+struct Written {
+    bytes: usize,
+    /// Why the watch has ended: there may be more.
+    ended: Option<String>,
 }
 
 impl Ledger {
@@ -244,26 +251,35 @@ impl Ledger {
         let there = maps.list_metadata(&chosen).await?;
         let version = there.metadata.resource_version.unwrap_or_default();
         let params = WatchParams::default().labels(LABEL_LEDGER).timeout(290);
-        let written = Arc::new(Mutex::new(0));
+        let events = maps.watch(&params, &version).await.context("watch the ledger")?;
+        let mut events = Box::pin(events);
+        let written = Arc::new(Mutex::new(Written::default()));
         let (tasks, adding) = (Tasks::new(), written.clone());
         tasks.spawn("bench-ledger", async move {
-            let Ok(events) = maps.watch(&params, &version).await else {
-                return;
-            };
-            let added = events.try_for_each(|event| {
-                if let WatchEvent::Added(map) | WatchEvent::Modified(map) = event {
-                    let bytes = map.data.iter().flat_map(BTreeMap::values).map(String::len);
-                    *adding.lock() += bytes.sum::<usize>() + map.name_any().len();
+            let ended = loop {
+                match events.try_next().await {
+                    Ok(Some(WatchEvent::Added(map) | WatchEvent::Modified(map))) => {
+                        let bytes = map.data.iter().flat_map(BTreeMap::values).map(String::len);
+                        adding.lock().bytes += bytes.sum::<usize>() + map.name_any().len();
+                    }
+                    Ok(Some(WatchEvent::Deleted(_) | WatchEvent::Bookmark(_))) => {}
+                    Ok(Some(WatchEvent::Error(status))) => break status.to_string(),
+                    Ok(None) => break "it is over".to_owned(),
+                    Err(error) => break error.to_string(),
                 }
-                std::future::ready(Ok(()))
-            });
-            let _ = added.await;
+            };
+            adding.lock().ended = Some(ended);
         });
         Ok(Self { written, tasks })
     }
 
-    fn written(&self) -> usize {
-        *self.written.lock()
+    /// Bytes until now. An error if not all of them were seen.
+    fn written(&self) -> anyhow::Result<usize> {
+        let written = self.written.lock();
+        if let Some(why) = &written.ended {
+            bail!("the watch of the ledger has ended: {why}");
+        }
+        Ok(written.bytes)
     }
 }
 
