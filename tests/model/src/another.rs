@@ -14,17 +14,18 @@ impl Handover {
         match action {
             Action::CloseAnothers => {
                 another.closing = drawn;
+                another.has_let_go = true;
                 self.order(next, |flawed| flawed.ours = 0);
             }
             Action::GrantAnothers => {
                 (another.epoch, another.closing) = (another.closing, 0);
-                another.has_moved = true;
+                (another.has_moved, another.has_let_go) = (true, false);
             }
             Action::SendAnothers => another.write = Sent::Under(another.epoch),
             Action::ArriveAnothers(server) => {
                 let Sent::Under(epoch) = another.write else { return };
                 let is_admitted = next.servers[server].sees.says(epoch);
-                let is_owners = another.epoch == epoch && another.closing == 0;
+                let is_owners = another.epoch == epoch && !another.has_let_go;
                 another.write = if is_admitted { Sent::Admitted(epoch) } else { Sent::Over };
                 next.admitted_late |= is_admitted && another.epoch > epoch;
                 next.refused |= is_owners && !is_admitted;

@@ -38,7 +38,16 @@ impl List {
     /// Whether the compare and set takes it in where `known` is set: what is open in it was open, or is beyond all that was.
     pub(crate) fn grows_from(self, known: Self) -> bool {
         let is_taken = |epoch: u8| epoch == 0 || known.says(epoch) || epoch > known.highest();
-        self != known && is_taken(self.ours) && is_taken(self.theirs)
+        !self.is_same(known) && is_taken(self.ours) && is_taken(self.theirs)
+    }
+
+    /// Whether an annotation says the same: it does not say whose an epoch is.
+    pub(crate) fn is_same(self, other: Self) -> bool {
+        let swapped = Self {
+            ours: other.theirs,
+            theirs: other.ours,
+        };
+        self == other || self == swapped
     }
 
     /// Grows with each list that is ordered: neither operator's epoch falls.
@@ -47,13 +56,16 @@ impl List {
     }
 }
 
+/// Epochs below this one, and 0, are told apart in a set of lists.
+pub(crate) const EPOCHS: u8 = 8;
+
 /// A set of lists: messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lists(u64);
 
 impl Lists {
     fn bit(list: List) -> u64 {
-        1 << (u32::from(list.ours) * 8 + u32::from(list.theirs))
+        1 << (u32::from(list.ours) * u32::from(EPOCHS) + u32::from(list.theirs))
     }
 
     pub(crate) fn of(list: List) -> Self {
@@ -73,7 +85,7 @@ impl Lists {
     }
 
     pub(crate) fn iter(self) -> impl Iterator<Item = List> {
-        let all = (0..8).flat_map(|ours| (0..8).map(move |theirs| List { ours, theirs }));
+        let all = (0..EPOCHS).flat_map(|ours| (0..EPOCHS).map(move |theirs| List { ours, theirs }));
         all.filter(move |list| self.contains(*list))
     }
 

@@ -195,6 +195,11 @@ impl Handover {
             }
             Action::RestartHub => {
                 next.hub = next.ledger;
+                // They are in no ledger, and are drawn anew.
+                next.closing = 0;
+                if let Some(another) = &mut next.another {
+                    another.closing = 0;
+                }
                 forget_what_was_heard(next);
             }
             Action::RestartAgent => forget_what_was_probed(next),
@@ -203,7 +208,13 @@ impl Handover {
                 // A patch of before is of another Namespace. The agent is told again of what is to be.
                 next.annotation = List::NONE;
                 next.patches = Lists::default();
-                next.orders = Lists::of(next.to_be_open());
+                // A hub that was started anew orders nothing of what it releases before it closes that.
+                let waits = next.hub.releasing && next.closing == 0;
+                next.orders = if waits {
+                    Lists::default()
+                } else {
+                    Lists::of(next.to_be_open())
+                };
                 forget_what_was_probed(next);
             }
             Action::RestartServer(server) => next.servers[server].sees = next.annotation,

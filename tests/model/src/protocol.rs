@@ -1,5 +1,7 @@
 //! How much there is of everything, and what the protocol leaves out.
 
+use crate::list::List;
+
 /// Most routers, API servers and writes of a scope.
 pub const MAX: usize = 3;
 
@@ -79,6 +81,9 @@ pub enum Flaw {
     EpochsByOperator,
     /// What routers or the agent say of one operator's handover is taken for the other's.
     AnswersOfAnother,
+    /// An operator's epoch counts as closed where the next one is open, though it may be open itself: the next one was kept for the other
+    /// operator until the hub was started anew.
+    OpenIsClosed,
     /// Closing an operator's epoch sets a list in which the other's is not.
     ClosesAnothers,
     /// The compare and set asks for the highest epoch of a list alone, so that a late one takes back what the other operator has opened
@@ -100,10 +105,19 @@ impl Handover {
         self.flaw == Some(flaw)
     }
 
+    /// Whether by this list, which all API servers go by, the epoch is closed for the `next` one.
+    pub(crate) fn is_closed(&self, list: List, (epoch, next): (u8, u8)) -> bool {
+        // Where operators count for themselves, another's may be the same.
+        let is_open = list.says(epoch) && !self.has(Flaw::EpochsByOperator);
+        list.says(next) && (!is_open || self.has(Flaw::OpenIsClosed))
+    }
+
     /// The highest epoch that there can be.
     pub(crate) fn last_epoch(&self) -> u8 {
         // Who is granted what was given up begins an epoch after the one that was kept.
         let a_move = 1 + u8::from(self.scope.fence_may_go);
-        1 + self.scope.moves * a_move + 2 * u8::from(self.scope.another)
+        // What was kept is drawn anew by a hub that was started anew, above what the other operator was granted meanwhile.
+        let of_another = u8::from(self.scope.another) * (2 + self.scope.faults);
+        1 + self.scope.moves * a_move + of_another
     }
 }

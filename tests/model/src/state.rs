@@ -1,6 +1,6 @@
 //! The state of the whole system. Routers and API servers are alike, so their order does not matter: it is sorted away.
 
-use crate::list::{List, Lists};
+use crate::list::{EPOCHS, List, Lists};
 use crate::protocol::{Flaw, Handover, MAX};
 
 /// What the ledger says of the pair, and routers hold.
@@ -82,8 +82,10 @@ pub struct Write {
 pub struct Another {
     /// Of its last grant.
     pub epoch: u8,
-    /// The epoch that the member is to open in its place; 0: its owner has not let go of it.
+    /// Of the hub: the epoch that the member is to open in its place; 0: its owner has not let go of it, as far as the hub knows.
     pub closing: u8,
+    /// Its owner writes no more.
+    pub has_let_go: bool,
     /// It has handed the namespace over.
     pub has_moved: bool,
     /// Its write.
@@ -108,6 +110,7 @@ impl Another {
         Self {
             epoch,
             closing: 0,
+            has_let_go: false,
             has_moved: false,
             write: Sent::Not,
         }
@@ -164,7 +167,7 @@ pub struct State {
     pub ledger: Grant,
     /// What the hub goes by: the ledger, but for a flaw.
     pub hub: Grant,
-    /// Of the ledger, too: the epoch that the member is to open in place of the one that is being released; 0: it has not begun to close that.
+    /// Of the hub: the epoch that the member is to open in place of the one that is being released; 0: it has not begun to close that.
     pub closing: u8,
     /// How often the pair is still to change hands.
     pub moves_left: u8,
@@ -216,6 +219,14 @@ pub struct State {
 impl State {
     pub(crate) fn new(model: &Handover) -> Self {
         let scope = &model.scope;
+        assert!(
+            model.last_epoch() < EPOCHS,
+            "{scope:?}: sets of lists have no room for so many epochs"
+        );
+        assert!(
+            !scope.another || !scope.fence_may_go,
+            "{scope:?}: beside another operator no fence goes"
+        );
         let another = scope
             .another
             .then(|| Another::new(if model.has(Flaw::EpochsByOperator) { 1 } else { 2 }));
@@ -354,7 +365,8 @@ impl State {
         let member = 40 * u32::from(self.annotation.sum()) + seen + self.patches.len() + self.fenced.len();
         let within = routers + heard + probed + member + self.told.count_ones();
         // What a release has gathered is dropped by the grant, what was probed by the next order, and a restart drops more.
-        let steps = 20 * (grant(self.ledger) + grant(self.hub) + self.orders.len());
+        let is_closing = u32::from(self.closing != 0);
+        let steps = 20 * (grant(self.ledger) + grant(self.hub) + self.orders.len() + is_closing);
         let another = self.another.map_or(0, Another::progress);
         within + steps + another + 100 - writes + 1000 * (100 - u32::from(self.faults_left))
     }

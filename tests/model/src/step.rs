@@ -95,7 +95,7 @@ impl Handover {
             self.router(state, router, actions);
         }
         self.agent(state, actions);
-        steps_of_another(state, actions);
+        self.steps_of_another(state, actions);
         let servers = state.servers().iter().enumerate();
         let behind = servers.filter(|(_, server)| server.is_there && server.sees != state.annotation);
         actions.extend(behind.map(|(index, _)| Action::CatchUp(index)));
@@ -140,7 +140,7 @@ impl Handover {
         }
         let anothers = state.another.filter(|_| self.has(Flaw::AnswersOfAnother));
         let anothers = anothers.map_or(0, |another| another.closing);
-        let is_said = |list: List| list.says(state.closing) || list.says(anothers);
+        let is_said = |list: List| self.is_closed(list, (epoch, state.closing)) || list.says(anothers);
         if state.closing != 0 && state.fenced.iter().any(is_said) && !state.fence_is_heard {
             actions.push(Action::HearFenced);
         }
@@ -173,6 +173,30 @@ impl Handover {
         let answered = state.routers().iter().all(|router| router.answered_is_heard);
         let is_over = answered || state.timer == Timer::Over || self.has(Flaw::GrantsOverOpenWrites);
         released && state.fence_is_heard && is_over
+    }
+
+    /// What the other operator's programs do by themselves.
+    fn steps_of_another(&self, state: &State, actions: &mut Vec<Action>) {
+        let Some(another) = state.another else { return };
+        if !another.has_moved && another.closing == 0 {
+            actions.push(Action::CloseAnothers);
+        }
+        let is_fenced = state
+            .fenced
+            .iter()
+            .any(|list| self.is_closed(list, (another.epoch, another.closing)));
+        if another.is_answered() && is_fenced {
+            actions.push(Action::GrantAnothers);
+        }
+        match another.write {
+            Sent::Under(_) => {
+                let servers = state.servers().iter().enumerate();
+                let servers = servers.filter(|(_, server)| server.is_there);
+                actions.extend(servers.map(|(server, _)| Action::ArriveAnothers(server)));
+            }
+            Sent::Admitted(_) => actions.push(Action::CommitAnothers),
+            Sent::Not | Sent::Over => {}
+        }
     }
 
     fn router(&self, state: &State, index: usize, actions: &mut Vec<Action>) {
@@ -223,7 +247,7 @@ impl Handover {
         let unsent = state.orders.iter().filter(|ordered| !state.patches.contains(*ordered));
         actions.extend(unsent.map(Action::Patch));
         let takes = |sent: &List| match self.flaw {
-            _ if *sent == state.annotation => false,
+            _ if sent.is_same(state.annotation) => false,
             Some(Flaw::AnnotationFalls) => true,
             Some(Flaw::ListFalls) => {
                 let highest = sent.highest();
@@ -232,7 +256,7 @@ impl Handover {
             _ => sent.grows_from(state.annotation),
         };
         actions.extend(state.patches.iter().filter(takes).map(Action::SetAnnotation));
-        let is_set = state.annotation == newest || self.has(Flaw::AnnotationFalls);
+        let is_set = state.annotation.is_same(newest) || self.has(Flaw::AnnotationFalls);
         for (index, server) in state.servers().iter().enumerate() {
             let goes_by_it = server.sees.says(newest.highest()) && !server.sees.says(newest.highest_over());
             if is_set && server.is_there && !server.is_probed && goes_by_it {
@@ -308,30 +332,9 @@ fn may_be_given_up(state: &State) -> bool {
     state.hub.releasing && state.closing != 0 && !state.fence_is_heard && !state.is_given_up
 }
 
-/// What the other operator's programs do by themselves.
-fn steps_of_another(state: &State, actions: &mut Vec<Action>) {
-    let Some(another) = state.another else { return };
-    if !another.has_moved && another.closing == 0 {
-        actions.push(Action::CloseAnothers);
-    }
-    let is_fenced = state.fenced.iter().any(|list| list.says(another.closing));
-    if another.is_answered() && is_fenced {
-        actions.push(Action::GrantAnothers);
-    }
-    match another.write {
-        Sent::Under(_) => {
-            let servers = state.servers().iter().enumerate();
-            let servers = servers.filter(|(_, server)| server.is_there);
-            actions.extend(servers.map(|(server, _)| Action::ArriveAnothers(server)));
-        }
-        Sent::Admitted(_) => actions.push(Action::CommitAnothers),
-        Sent::Not | Sent::Over => {}
-    }
-}
-
 /// What its callers may do, or not.
 fn writes_of_another(state: &State, actions: &mut Vec<Action>) {
-    let may = |another: Another| another.write == Sent::Not && another.closing == 0;
+    let may = |another: Another| another.write == Sent::Not && !another.has_let_go;
     if state.another.is_some_and(may) {
         actions.push(Action::SendAnothers);
     }

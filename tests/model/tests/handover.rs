@@ -179,7 +179,7 @@ fn larger_scopes_keep_all_laws() {
 }
 
 /// Each flaw, the scope that shows it, and the law that a search finds broken first.
-const FLAWS: [(Flaw, Scope, &str); 29] = [
+const FLAWS: [(Flaw, Scope, &str); 30] = [
     (Flaw::NoFence, ONE_MOVE, ADMITTED),
     (Flaw::NoProbe, ONE_MOVE, ADMITTED),
     (Flaw::ProbesOneServer, ONE_MOVE, ADMITTED),
@@ -207,6 +207,7 @@ const FLAWS: [(Flaw, Scope, &str); 29] = [
     (Flaw::EpochsByOperator, BESIDE_ANOTHER, ADMITTED),
     (Flaw::AnswersOfAnother, BESIDE_ANOTHER, ADMITTED),
     (Flaw::AnswersOfAnother, BESIDE_ANOTHER, COMMITTED),
+    (Flaw::OpenIsClosed, BESIDE_ANOTHER, ADMITTED),
     (Flaw::ClosesAnothers, BESIDE_ANOTHER, REFUSED),
     (Flaw::ListFalls, BESIDE_ANOTHER, ADMITTED),
 ];
