@@ -1,5 +1,8 @@
 //! Lists in pages: whose turn it is, and what an expired one comes with.
 
+use portolan_merge::wire;
+
+use super::status::Page;
 use super::*;
 
 #[tokio::test]
@@ -192,6 +195,53 @@ async fn a_page_goes_on_past_members_that_have_nothing() {
             (["a", "d"].map(str::to_owned).into(), None)
         );
         assert_eq!(world.asked(1).len(), 1 + pinned);
+    }
+}
+
+/// A list in protobuf of objects with these names.
+fn protobuf(version: &str, names: &[&str]) -> Say {
+    let put = |number, content: &[u8]| {
+        let mut field = Vec::new();
+        wire::put(&mut field, number, content);
+        field
+    };
+    // As `generated.proto` of Kubernetes has them: ListMeta's version, ObjectMeta's name, a list's metadata and items.
+    let meta = put(1, &put(2, version.as_bytes()));
+    let items = names.iter().flat_map(|name| put(2, &put(1, &put(1, name.as_bytes()))));
+    let list: Vec<u8> = meta.into_iter().chain(items).collect();
+    let (version, kind) = (
+        put(wire::TYPE_META_VERSION, b"v1"),
+        put(wire::TYPE_META_KIND, b"PodList"),
+    );
+    let type_meta = put(wire::UNKNOWN_TYPE_META, &[version, kind].concat());
+    Say {
+        headers: vec![("content-type", "application/vnd.kubernetes.protobuf")],
+        body: [b"k8s\0".to_vec(), type_meta, put(wire::UNKNOWN_RAW, &list)].concat(),
+        ..say(200, "")
+    }
+}
+
+#[tokio::test]
+async fn a_page_in_protobuf_goes_on_too() {
+    let member = |version: u64, name: &'static str| {
+        move |_: &str, accept: &str| {
+            if accept.contains("protobuf") {
+                protobuf(&version.to_string(), &[name])
+            } else {
+                list(version, &[name], "")
+            }
+        }
+    };
+    let world = two(member(11, "first"), member(7, "second")).await;
+    let accept = [("accept", "application/vnd.kubernetes.protobuf")];
+    for (limit, objects) in [(1, 1), (2, 2)] {
+        let page = world.ask(&format!("{PODS}?limit={limit}"), &accept).await.unwrap();
+        assert_eq!(page.headers["content-type"], "application/vnd.kubernetes.protobuf");
+        let page = Page::read(Media::Protobuf, &page.body.unwrap()).unwrap();
+        assert_eq!(
+            (page.objects, page.more, &*page.of.kind),
+            (objects, objects < 2, "PodList")
+        );
     }
 }
 
