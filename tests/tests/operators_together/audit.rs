@@ -12,7 +12,7 @@ use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_tests::etcd::Changes;
 use portolan_tests::world::World;
 use serde_json::Value;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ground::Ground;
 use crate::judge::{Held, Micros, Refusal, Write};
@@ -114,7 +114,8 @@ type Records = Arc<Mutex<BTreeMap<String, Vec<Held>>>>;
 /// The Leases of operators, followed until it is dropped.
 pub(crate) struct Locks {
     records: Records,
-    _follower: JoinSet<()>,
+    follower: AbortHandle,
+    _ends_with: JoinSet<()>,
 }
 
 impl Locks {
@@ -122,15 +123,17 @@ impl Locks {
     pub(crate) async fn follow(world: &World) -> anyhow::Result<Self> {
         let changes = Changes::of(world.cluster("east"), &format!("/registry/leases/{HOME}/")).await?;
         let records = Records::default();
-        let mut follower = JoinSet::new();
-        follower.spawn(follow(changes, records.clone()));
+        let mut tasks = JoinSet::new();
         Ok(Self {
+            follower: tasks.spawn(follow(changes, records.clone())),
             records,
-            _follower: follower,
+            _ends_with: tasks,
         })
     }
 
+    /// All that was followed, up to now: a follower that has ended has missed the rest.
     pub(crate) fn all(&self) -> BTreeMap<String, Vec<Held>> {
+        assert!(!self.follower.is_finished(), "the Leases are followed no more");
         self.records.lock().clone()
     }
 }

@@ -10,7 +10,7 @@ use portolan_crds::labels::SYSTEM_NAMESPACE;
 use portolan_crds::ledger::{Content, Pair, Record};
 use portolan_tests::etcd::Changes;
 use portolan_tests::world::{HUB, World};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::judge::{Epoch, Micros, now};
 use crate::places::NAMESPACES;
@@ -33,7 +33,8 @@ type Stories = Arc<Mutex<BTreeMap<Place, Story>>>;
 /// Followed until it is dropped.
 pub(crate) struct Ledger {
     stories: Stories,
-    _follower: JoinSet<()>,
+    follower: AbortHandle,
+    _ends_with: JoinSet<()>,
 }
 
 impl Ledger {
@@ -41,15 +42,17 @@ impl Ledger {
         let stories = Stories::default();
         let prefix = format!("/registry/configmaps/{SYSTEM_NAMESPACE}/portolan-ledger-");
         let changes = Changes::of(world.cluster(HUB), &prefix).await?;
-        let mut follower = JoinSet::new();
-        follower.spawn(follow(changes, stories.clone()));
+        let mut tasks = JoinSet::new();
         Ok(Self {
+            follower: tasks.spawn(follow(changes, stories.clone())),
             stories,
-            _follower: follower,
+            _ends_with: tasks,
         })
     }
 
+    /// All that was followed, up to now: a follower that has ended has missed the rest.
     pub(crate) fn all(&self) -> BTreeMap<Place, Story> {
+        assert!(!self.follower.is_finished(), "the ledger is followed no more");
         self.stories.lock().clone()
     }
 

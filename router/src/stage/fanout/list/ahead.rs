@@ -66,7 +66,19 @@ impl MemberBody {
 
     /// What comes next of it, for which the list waits.
     pub(super) fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
-        if let Poll::Ready(read) = self.poll(cx) {
+        let read = self.poll(cx);
+        self.wait(read, cx)
+    }
+
+    /// What comes next of it behind what is kept, for which the list waits.
+    fn poll_further(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        let read = self.poll_body(cx);
+        self.wait(read, cx)
+    }
+
+    /// `read`, or that the list's patience with it is over.
+    fn wait(&mut self, read: Poll<Read>, cx: &mut Context<'_>) -> Poll<Read> {
+        if let Poll::Ready(read) = read {
             if let Some((since, _)) = self.waits.take() {
                 self.patience = self.patience.saturating_sub(since.elapsed());
             }
@@ -103,29 +115,44 @@ impl MemberBody {
         Ok(self.kept.front().map(|(chunk, _)| chunk.as_ref()).unwrap_or_default())
     }
 
-    /// All of it, which stays to be read, if it is no longer than `most`.
-    pub(super) async fn whole(&mut self, most: usize) -> Option<Vec<u8>> {
+    /// All of it, which stays to be read, if it is no longer than `most` and there is room for it beside the `kept` bytes of others.
+    /// An error, which stays to be read too, says why it can never be whole. May be given up at any time.
+    pub(super) async fn whole(
+        &mut self,
+        ahead: &ReadAhead,
+        kept: usize,
+        most: usize,
+    ) -> Result<Option<Vec<u8>>, String> {
         while self.over.is_none() {
             if self.kept_bytes > most {
-                return None;
+                return Ok(None);
             }
-            // What is kept comes first, else.
-            let (kept, bytes) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.kept_bytes));
-            let read = std::future::poll_fn(|cx| self.poll_turn(cx)).await;
-            (self.kept, self.kept_bytes) = (kept, bytes);
-            match read {
-                Some(Ok(chunk)) => self.keep(chunk, None),
+            let Some(permit) = ahead.room(kept + self.kept_bytes) else {
+                return Ok(None);
+            };
+            match std::future::poll_fn(|cx| self.poll_further(cx)).await {
+                Some(Ok(frame)) => self.keep_copy(&frame, permit),
                 Some(Err(error)) => self.over = Some(Err(error)),
                 None => self.over = Some(Ok(())),
             }
         }
-        let is_whole = matches!(self.over, Some(Ok(()))) && self.kept_bytes <= most;
-        is_whole.then(|| self.kept.iter().flat_map(|(chunk, _)| chunk.iter().copied()).collect())
+        if let Some(Err(error)) = &self.over {
+            return Err(error.to_string());
+        }
+        let whole = || self.kept.iter().flat_map(|(chunk, _)| chunk.iter().copied()).collect();
+        Ok((self.kept_bytes <= most).then(whole))
     }
 
     /// How much of it is kept.
     pub(super) fn kept(&self) -> usize {
         self.kept_bytes
+    }
+
+    /// `permit`: for a frame. A frame holds on to the whole buffer that it was read into, of up to twice its size.
+    fn keep_copy(&mut self, frame: &Bytes, mut permit: OwnedSemaphorePermit) {
+        let chunk = Bytes::copy_from_slice(frame);
+        drop(permit.split((FRAME_BYTES as usize).saturating_sub(weight(&chunk))));
+        self.keep(chunk, Some(permit));
     }
 
     fn keep(&mut self, chunk: Bytes, permit: Option<OwnedSemaphorePermit>) {
@@ -165,15 +192,12 @@ impl ReadAhead {
         let (before, later) = members.split_at_mut(turn);
         for member in later.iter_mut().skip(1).chain(before) {
             while member.over.is_none() {
-                let Some(mut permit) = self.room(kept) else { return };
+                let Some(permit) = self.room(kept) else { return };
                 let Poll::Ready(read) = member.poll_body(cx) else { break };
                 match read {
                     Some(Ok(frame)) => {
-                        // A frame holds on to the whole buffer that it was read into, of up to twice its size.
-                        let chunk = Bytes::copy_from_slice(&frame);
-                        kept += weight(&chunk);
-                        drop(permit.split((FRAME_BYTES as usize).saturating_sub(weight(&chunk))));
-                        member.keep(chunk, Some(permit));
+                        kept += weight(&frame);
+                        member.keep_copy(&frame, permit);
                     }
                     Some(Err(error)) => member.over = Some(Err(error)),
                     None => member.over = Some(Ok(())),
@@ -184,7 +208,7 @@ impl ReadAhead {
 
     /// For one frame more, where this list keeps so much already. Of what others leave a list takes a quarter, so that lists which
     /// nobody reads leave something for the next one.
-    fn room(&self, kept: usize) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn room(&self, kept: usize) -> Option<OwnedSemaphorePermit> {
         let most = LIST_BYTES.min((kept + self.all.available_permits()) / 4);
         let own = kept + FRAME_BYTES as usize <= most;
         own.then(|| self.all.clone().try_acquire_many_owned(FRAME_BYTES).ok())

@@ -1,5 +1,7 @@
 //! One round of a list: every member that is needed is asked at once, and their heads decide what becomes of it.
 
+mod further;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use super::ahead::{MemberBody, ReadAhead};
 use super::answer::{all_tables, finish};
 use super::body::{Assemble, Foreign, ListBody};
 use super::heads::{self, Head};
-use super::status::{Told, last_of, pinned, whole};
+use super::status::{Told, pinned, whole};
 use super::{Listing, Overrides, start};
 use crate::decision::plan::{FanLeg, FanOut};
 use crate::decision::rewrite;
@@ -30,9 +32,6 @@ use crate::value::media::{Accepted, Media, Shape};
 
 /// Largest object that is kept until it is known whether it is shown: etcd takes 1.5 MiB, aggregated APIs may send more.
 const MAX_ITEM_BYTES: usize = 16 << 20;
-
-/// What a page may keep of members with which it is over, before it asks the next.
-const PAGE_BYTES: usize = 256 << 10;
 
 /// What became of a round.
 pub(super) enum Turn {
@@ -49,6 +48,7 @@ pub(super) enum Turn {
 /// The members' answers, sorted.
 pub(super) struct Round<'a> {
     listing: &'a Listing<'a>,
+    began: Instant,
     read: ListRead,
     lists: Vec<(&'a FanLeg, Media, Response<Body>)>,
     pins: Vec<(&'a FanLeg, Response<Body>)>,
@@ -76,12 +76,14 @@ pub(super) fn refusal(plan: &FanOut, leg: &FanLeg, response: Response<Body>) -> 
 impl<'a> Round<'a> {
     /// Asks, and waits for all heads.
     pub(super) async fn ask(listing: &'a Listing<'a>, read: ListRead) -> Result<Turn, Fault> {
+        let began = Instant::now();
         let asks = read.legs.iter().map(|ask| (ask, listing.wanted.header()));
         let asks = asks.chain(read.pins.iter().map(|ask| (ask, METADATA_LIST)));
         let heads = join_all(asks.map(|(ask, accept)| head(listing, ask, accept))).await;
         let pages = read.legs.len();
         let mut round = Self {
             listing,
+            began,
             read,
             lists: Vec::new(),
             pins: Vec::new(),
@@ -232,18 +234,12 @@ impl<'a> Round<'a> {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         let (mut legs, mut sources) = (Vec::new(), Vec::new());
         for (leg, _, response) in std::mem::take(&mut self.lists) {
-            sources.push(self.source(leg, response, &mut headers));
+            sources.push(self.source(leg, response, Instant::now(), &mut headers));
             legs.push(leg);
         }
-        let is_table = media == Media::Json && listing.wanted.shape_of(media) == Some(Shape::Table);
-        let mut room = self.room().filter(|_| !is_table);
-        while let Some(left) = room {
-            let next = self.go_on(media, &mut sources, left).await;
-            room = next.map(|(leg, response, left)| {
-                sources.push(self.source(leg, response, &mut headers));
-                legs.push(leg);
-                left
-            });
+        let ahead = ReadAhead::new(listing.fanouts.ahead.clone());
+        if media != Media::Json || listing.wanted.shape_of(media) != Some(Shape::Table) {
+            self.go_on(media, &ahead, (&mut legs, &mut sources), &mut headers).await;
         }
         for warning in listing.warnings.iter().chain(&self.warnings) {
             headers.append(WARNING, warning.clone());
@@ -265,7 +261,6 @@ impl<'a> Round<'a> {
             self.options(),
         );
         let assemble = self.assemble(legs.iter().map(|leg| leg.slot).collect());
-        let ahead = ReadAhead::new(listing.fanouts.ahead.clone());
         // Nor is it the member's doing that less is shown than was asked for.
         let narrowed = |leg: &FanLeg| listing.then.as_ref().is_some_and(|then| then.narrows(leg));
         let trusted = |leg: &FanLeg| leg.filter.is_none() && !narrowed(leg);
@@ -278,12 +273,11 @@ impl<'a> Round<'a> {
         finish(listing, &legs, headers, body).await.map(Turn::Answer)
     }
 
-    /// A member's answer as a part of the list; what its head says goes into that of all.
-    fn source(&self, leg: &FanLeg, response: Response<Body>, headers: &mut HeaderMap) -> MemberBody {
+    /// A member's answer as a part of the list, which may wait for it as long as the request might at `since`; what its head says goes
+    /// into that of all.
+    fn source(&self, leg: &FanLeg, response: Response<Body>, since: Instant, headers: &mut HeaderMap) -> MemberBody {
         let deadline = self.listing.fan.asking.deadline;
-        let patience = deadline.map_or(Duration::MAX, |deadline| {
-            deadline.saturating_duration_since(Instant::now())
-        });
+        let patience = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(since));
         let (head, body) = passed(leg, response).into_parts();
         for warning in head.headers.get_all(WARNING) {
             if !headers.get_all(WARNING).iter().any(|held| held == warning) {
@@ -294,39 +288,6 @@ impl<'a> Round<'a> {
             headers.insert(http::header::VIA, via.clone());
         }
         MemberBody::new(leg.cluster(), body, patience)
-    }
-
-    /// How many objects a page has room for.
-    fn room(&self) -> Option<u64> {
-        let limit = self.listing.fan.asking.asked.query.first("limit")?;
-        limit.parse().ok().filter(|_| self.read.paged)
-    }
-
-    /// The next member of a page that is over with those of `sources`, and how much room these have left of `room`. Whatever there is
-    /// about it keeps for the next page: a member that is away, that answers otherwise.
-    ///
-    /// kube-rs has each object of a page worked on before the next page is there, by its cache of before: pages should be as few as
-    /// those of one API server.
-    async fn go_on(
-        &mut self,
-        media: Media,
-        sources: &mut [MemberBody],
-        room: u64,
-    ) -> Option<(&'a FanLeg, Response<Body>, u64)> {
-        self.read.next(room)?;
-        let (last, before) = sources.split_last_mut()?;
-        let kept: usize = before.iter().map(MemberBody::kept).sum();
-        let page = last.whole(PAGE_BYTES.saturating_sub(kept)).await?;
-        let left = room.checked_sub(last_of(media, &page)?).filter(|left| *left > 0)?;
-        let ask = self.read.next(left)?;
-        let (leg, found) = head(self.listing, &ask, self.listing.wanted.header()).await.ok()?;
-        match found {
-            Head::List(same, response) if same == media => {
-                self.read.later.remove(0);
-                Some((leg, response, left))
-            }
-            _ => None,
-        }
     }
 
     fn options(&self) -> ListOptions {
@@ -432,9 +393,12 @@ async fn head<'a>(listing: &'a Listing<'a>, ask: &LegAsk, accept: HeaderValue) -
     Ok((leg, heads::classify_response(leg, outcome, fan.asking.deadline).await?))
 }
 
-/// What a member's version means in a cursor. Aggregated APIs that keep nothing have none.
+/// What a member's version means in a cursor. Aggregated APIs that keep nothing have none, or say 0, which is none to be asked for.
 fn position(version: &str) -> Slot {
-    version.parse().map_or(Slot::Sync, Slot::At)
+    match version.parse() {
+        Ok(0) | Err(_) => Slot::Sync,
+        Ok(version) => Slot::At(version),
+    }
 }
 
 fn list_leg(listing: &Listing<'_>, asked: &ApiRequest, leg: &FanLeg) -> ListLeg {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
+use portolan_merge::list::TypeMeta;
 use portolan_merge::wire;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
@@ -64,34 +65,64 @@ pub(super) async fn pinned(response: Response<Body>, deadline: Option<Instant>) 
     })
 }
 
-/// How many objects a member's page has, if it is the member's last. `None`: more follow, or it cannot be read.
-pub(super) fn last_of(media: Media, page: &[u8]) -> Option<u64> {
-    let (count, continue_) = match media {
-        Media::Json => {
-            let list: PinList = serde_json::from_slice(page).ok()?;
-            (list.items.map_or(0, |items| items.len()), list.metadata.continue_)
-        }
-        Media::Protobuf => {
-            let (mut count, mut continue_) = (0, None);
-            for field in wire::fields(wire::open(page)?.object) {
-                let field = field?;
-                match (field.number, field.content) {
-                    (LIST_METADATA, Some(meta)) => {
-                        continue_ = Some(wire::text(meta, LIST_META_CONTINUE)?.to_owned());
-                    }
-                    (LIST_ITEMS, _) => count += 1,
-                    _ => {}
-                }
+/// What is known of a member's page that is at hand.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    /// The type that it says it is.
+    pub(super) of: TypeMeta,
+    /// How many objects it has.
+    pub(super) objects: u64,
+    /// More of the member follows.
+    pub(super) more: bool,
+}
+
+impl Page {
+    /// `None`: it is no list, or is broken.
+    pub(super) fn read(media: Media, page: &[u8]) -> Option<Self> {
+        let (of, objects, continue_) = match media {
+            Media::Json => {
+                let list: PinList = serde_json::from_slice(page).ok()?;
+                let of = TypeMeta {
+                    kind: list.kind,
+                    api_version: list.api_version,
+                };
+                (of, list.items.map_or(0, |items| items.len()), list.metadata.continue_)
             }
-            (count, continue_)
-        }
-    };
-    let is_last = continue_.is_none_or(|text| text.is_empty());
-    is_last.then(|| u64::try_from(count).unwrap_or(u64::MAX))
+            Media::Protobuf => {
+                let envelope = wire::open(page)?;
+                let of = TypeMeta {
+                    kind: envelope.kind.to_owned(),
+                    api_version: envelope.api_version.to_owned(),
+                };
+                let (mut count, mut continue_) = (0, None);
+                for field in wire::fields(envelope.object) {
+                    let field = field?;
+                    match (field.number, field.content) {
+                        (LIST_METADATA, Some(meta)) => {
+                            continue_ = Some(wire::text(meta, LIST_META_CONTINUE)?.to_owned());
+                        }
+                        (LIST_ITEMS, _) => count += 1,
+                        _ => {}
+                    }
+                }
+                (of, count, continue_)
+            }
+        };
+        Some(Self {
+            of,
+            objects: u64::try_from(objects).unwrap_or(u64::MAX),
+            more: continue_.is_some_and(|text| !text.is_empty()),
+        })
+    }
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct PinList {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    api_version: String,
     metadata: PinMeta,
     /// `null` is how API servers write an empty list of metadata; what has none at all is no list.
     #[serde(deserialize_with = "Option::deserialize")]
@@ -191,24 +222,36 @@ mod tests {
     }
 
     #[test]
-    fn the_last_page_of_a_member_is_known_in_either_format() {
+    fn a_page_tells_its_type_and_size_and_whether_more_follows_in_either_format() {
         let list = |continue_: &str, items: usize| {
             let (mut meta, mut list) = (Vec::new(), Vec::new());
             wire::put(&mut meta, LIST_META_CONTINUE, continue_.as_bytes());
             wire::put(&mut list, LIST_METADATA, &meta);
             (0..items).for_each(|_| wire::put(&mut list, LIST_ITEMS, b""));
+            let mut kind = Vec::new();
+            wire::put(&mut kind, wire::TYPE_META_VERSION, b"v1");
+            wire::put(&mut kind, wire::TYPE_META_KIND, b"PodList");
             let mut body = b"k8s\0".to_vec();
-            wire::put(&mut body, 2, &list);
-            let json = serde_json::json!({"metadata": {"continue": continue_}, "items": vec![(); items]});
+            wire::put(&mut body, wire::UNKNOWN_TYPE_META, &kind);
+            wire::put(&mut body, wire::UNKNOWN_RAW, &list);
+            let json = serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"continue": continue_}, "items": vec![(); items]});
             [(Media::Protobuf, body), (Media::Json, json.to_string().into_bytes())]
         };
-        for (continue_, items, last) in [("", 2, Some(2)), ("", 0, Some(0)), ("m", 2, None)] {
-            for (media, page) in list(continue_, items) {
-                assert_eq!(last_of(media, &page), last, "{media:?} {continue_}");
+        for (continue_, objects, more) in [("", 2, false), ("", 0, false), ("m", 2, true)] {
+            for (media, page) in list(continue_, objects) {
+                let expected = Page {
+                    of: TypeMeta {
+                        kind: "PodList".to_owned(),
+                        api_version: "v1".to_owned(),
+                    },
+                    objects: objects as u64,
+                    more,
+                };
+                assert_eq!(Page::read(media, &page), Some(expected), "{media:?} {continue_}");
             }
         }
-        assert_eq!(last_of(Media::Json, br#"{"metadata":{}}"#), None, "no list");
-        assert_eq!(last_of(Media::Protobuf, b"{}"), None);
+        assert_eq!(Page::read(Media::Json, br#"{"metadata":{}}"#), None, "no list");
+        assert_eq!(Page::read(Media::Protobuf, b"{}"), None);
     }
 
     #[tokio::test]

@@ -43,6 +43,8 @@ struct Say {
     body: Vec<u8>,
     /// Bytes after which the stream is reset.
     cut: Option<usize>,
+    /// How long it takes to come.
+    late: Duration,
 }
 
 fn say(code: u16, body: impl ToString) -> Say {
@@ -51,6 +53,7 @@ fn say(code: u16, body: impl ToString) -> Say {
         headers: vec![("content-type", "application/json")],
         body: body.to_string().into_bytes(),
         cut: None,
+        late: Duration::ZERO,
     }
 }
 
@@ -95,6 +98,7 @@ impl Member {
                 let said = answer(&path, &accept);
                 seen.lock().push((path, accept));
                 async move {
+                    tokio::time::sleep(said.late).await;
                     let mut head = http::Response::builder().status(said.code);
                     for (name, value) in &said.headers {
                         head = head.header(*name, *value);

@@ -1,5 +1,8 @@
 //! Lists in pages: whose turn it is, and what an expired one comes with.
 
+use portolan_merge::wire;
+
+use super::status::Page;
 use super::*;
 
 #[tokio::test]
@@ -92,9 +95,25 @@ async fn a_page_goes_on_with_the_next_member_while_it_has_room() {
 #[tokio::test]
 async fn a_page_ends_before_a_member_that_cannot_go_on() {
     let long = "x".repeat(300 << 10);
-    let pages: [(&str, Say, Say); 3] = [
-        ("it is away", list(11, &["a"], ""), say(500, "")),
-        ("it is in another form", list(11, &["a"], ""), {
+    let (mut cut, mut other) = (list(7, &["d"], ""), list(7, &["d"], ""));
+    cut.cut = Some(cut.body.len() - 1);
+    other.body = String::from_utf8(other.body)
+        .unwrap()
+        .replace("PodList", "SecretList")
+        .into();
+    let a = || list(11, &["a"], "");
+    let pages: [(&str, Say, Say); 8] = [
+        ("it is away", a(), say(500, "")),
+        ("the version is gone", a(), refusal(410, "compacted")),
+        ("it breaks off", a(), cut),
+        (
+            "it is broken",
+            a(),
+            say(200, r#"{"kind":"PodList","apiVersion":"v1","items":[}"#),
+        ),
+        ("it is no list", a(), say(200, "[]")),
+        ("it is of another type", a(), other),
+        ("it is in another form", a(), {
             let mut other = list(7, &["d"], "");
             other.headers = vec![("content-type", "application/vnd.kubernetes.protobuf")];
             other
@@ -116,6 +135,116 @@ async fn a_page_ends_before_a_member_that_cannot_go_on() {
     }
 }
 
+/// A member that answers its pin at once, and the whole after so long.
+fn slow(version: u64, name: &'static str, late: Duration) -> impl Fn(&str, &str) -> Say + Send + Sync {
+    move |path, _| Say {
+        late: if path.contains("limit=1") { Duration::ZERO } else { late },
+        ..list(version, &[name], "")
+    }
+}
+
+#[tokio::test]
+async fn a_page_does_not_wait_for_the_next_member_longer_than_for_a_moment() {
+    const NEVER: Duration = Duration::from_mins(1);
+    for (east, west, asked) in [
+        (Duration::ZERO, NEVER, 2),
+        (Duration::from_millis(1_050), Duration::ZERO, 1),
+    ] {
+        let world = two(slow(11, "a", east), slow(7, "d", west)).await;
+        let began = Instant::now();
+        let page = world.get("?limit=500").await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert_eq!((page.names(), world.asked(1).len()), (vec!["a".to_owned()], asked));
+        let rest = format!("?limit=1&continue={}", page.next().unwrap());
+        assert_eq!(world.get(&rest).await.unwrap().names(), ["d"]);
+    }
+}
+
+#[tokio::test]
+async fn a_page_ends_where_there_is_no_room_to_keep_it() {
+    let world = two(|_, _| list(11, &["a"], ""), |_, _| list(7, &["d"], "")).await;
+    let all = u32::try_from(AHEAD_BYTES).unwrap();
+    let held = world.fanouts.ahead.clone().try_acquire_many_owned(all).unwrap();
+    let page = world.get("?limit=500").await.unwrap();
+    assert_eq!((page.names(), world.asked(1).len()), (vec!["a".to_owned()], 1));
+    drop(held);
+    let page = world.get("?limit=500").await.unwrap();
+    assert_eq!(
+        (page.names(), page.next()),
+        (["a", "d"].map(str::to_owned).into(), None)
+    );
+    assert_eq!(world.fanouts.ahead.available_permits(), AHEAD_BYTES);
+}
+
+#[tokio::test]
+async fn a_page_goes_on_past_members_that_have_nothing() {
+    // At its pin or only later: what it had may not be the caller's.
+    for pinned in [0, 1] {
+        let middle = move |path: &str, _: &str| {
+            let objects = if path.ends_with("limit=1") { pinned } else { 0 };
+            list(5, &["x"][..objects], "")
+        };
+        let world = world(vec![
+            ("east", Member::start(|_, _| list(11, &["a"], "")).await),
+            ("middle", Member::start(middle).await),
+            ("west", Member::start(|_, _| list(7, &["d"], "")).await),
+        ]);
+        let page = world.get("?limit=2").await.unwrap();
+        assert_eq!(
+            (page.names(), page.next()),
+            (["a", "d"].map(str::to_owned).into(), None)
+        );
+        assert_eq!(world.asked(1).len(), 1 + pinned);
+    }
+}
+
+/// A list in protobuf of objects with these names.
+fn protobuf(version: &str, names: &[&str]) -> Say {
+    let put = |number, content: &[u8]| {
+        let mut field = Vec::new();
+        wire::put(&mut field, number, content);
+        field
+    };
+    // As `generated.proto` of Kubernetes has them: ListMeta's version, ObjectMeta's name, a list's metadata and items.
+    let meta = put(1, &put(2, version.as_bytes()));
+    let items = names.iter().flat_map(|name| put(2, &put(1, &put(1, name.as_bytes()))));
+    let list: Vec<u8> = meta.into_iter().chain(items).collect();
+    let (version, kind) = (
+        put(wire::TYPE_META_VERSION, b"v1"),
+        put(wire::TYPE_META_KIND, b"PodList"),
+    );
+    let type_meta = put(wire::UNKNOWN_TYPE_META, &[version, kind].concat());
+    Say {
+        headers: vec![("content-type", "application/vnd.kubernetes.protobuf")],
+        body: [b"k8s\0".to_vec(), type_meta, put(wire::UNKNOWN_RAW, &list)].concat(),
+        ..say(200, "")
+    }
+}
+
+#[tokio::test]
+async fn a_page_in_protobuf_goes_on_too() {
+    let member = |version: u64, name: &'static str| {
+        move |_: &str, accept: &str| {
+            if accept.contains("protobuf") {
+                protobuf(&version.to_string(), &[name])
+            } else {
+                list(version, &[name], "")
+            }
+        }
+    };
+    let world = two(member(11, "first"), member(7, "second")).await;
+    let accept = [("accept", "application/vnd.kubernetes.protobuf")];
+    for (limit, objects) in [(1, 1), (2, 2)] {
+        let page = world.ask(&format!("{PODS}?limit={limit}"), &accept).await.unwrap();
+        assert_eq!(page.headers["content-type"], "application/vnd.kubernetes.protobuf");
+        let page = Page::read(Media::Protobuf, &page.body.unwrap()).unwrap();
+        assert_eq!(
+            (page.objects, page.more, &*page.of.kind),
+            (objects, objects < 2, "PodList")
+        );
+    }
+}
+
 #[tokio::test]
 async fn nobody_is_sent_to_a_member_that_has_nothing() {
     let world = two(|_, _| list(11, &["a"], ""), |_, _| list(7, &[], "")).await;
@@ -126,22 +255,26 @@ async fn nobody_is_sent_to_a_member_that_has_nothing() {
 /// As metrics.k8s.io answers, whatever the limit.
 #[tokio::test]
 async fn kinds_without_versions_come_in_one_page() {
-    let unversioned = |names: &[&str]| {
-        let mut said: Value = serde_json::from_slice(&list(0, names, "").body).unwrap();
-        said["metadata"] = json!({});
-        say(200, said)
-    };
-    let world = two(move |_, _| unversioned(&["a", "b"]), move |_, _| unversioned(&["c"])).await;
-    let answer = world.get("?limit=500").await.unwrap();
-    assert_eq!(
-        (answer.names(), answer.next()),
-        (["a", "b", "c"].map(str::to_owned).into(), None)
-    );
-    assert!(
-        !world.asked(1).last().unwrap().contains("limit"),
-        "{:?}",
-        world.asked(1)
-    );
+    for meta in [
+        json!({}),
+        json!({"resourceVersion": ""}),
+        json!({"resourceVersion": "0"}),
+    ] {
+        let unversioned = |names: &'static [&'static str]| {
+            let mut said: Value = serde_json::from_slice(&list(0, names, "").body).unwrap();
+            said["metadata"] = meta.clone();
+            move |_: &str, _: &str| say(200, &said)
+        };
+        let world = two(unversioned(&["a", "b"]), unversioned(&["c"])).await;
+        let answer = world.get("?limit=500").await.unwrap();
+        assert_eq!(
+            (answer.names(), answer.next()),
+            (["a", "b", "c"].map(str::to_owned).into(), None),
+            "{meta}"
+        );
+        let asked = world.asked(1);
+        assert!(!asked.last().unwrap().contains("limit"), "{meta}: {asked:?}");
+    }
 }
 
 #[tokio::test]
