@@ -43,6 +43,7 @@ struct CounterSpec {}
 #[serde(rename_all = "camelCase")]
 struct CounterStatus {
     /// ConfigMaps of the namespace.
+    #[serde(default)]
     config_maps: usize,
 }
 

@@ -53,6 +53,7 @@ impl Merged<'_> {
             object: single::describe(resource),
             annotation: self.shard.label_keys.cluster().to_owned(),
             shard: self.shard.config.to_string(),
+            holders: self.holders().map(str::to_owned).collect(),
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct Placing {
     pub(crate) annotation: String,
     /// The shard's ShardingConfig.
     pub(crate) shard: String,
+    /// The members of the shard, the primary first: owners may be in each.
+    pub(crate) holders: Vec<String>,
 }
 
 /// An object that is made by POST. The candidates: the members that may serve its kind and let the caller in.
@@ -45,13 +47,12 @@ pub(crate) struct Seen<'a> {
 /// them has not said what it serves.
 pub(crate) fn kind_of<'a>(
     owner: &Owner,
-    candidates: &[Candidate],
+    clusters: &[String],
     kinds: &'a Kinds,
 ) -> Result<Option<(&'a str, Scope)>, Fault> {
     let (group, kind) = (owner.group.as_str(), owner.kind.as_str());
     let mut unknown = None;
-    for candidate in candidates {
-        let cluster = &*candidate.forward.target.cluster;
+    for cluster in clusters {
         let served = kinds.member(cluster).and_then(|served| {
             let resource = served.resource_of(group, kind)?;
             Some((resource, served.get(group, resource)?.scope))
@@ -61,15 +62,18 @@ pub(crate) fn kind_of<'a>(
         }
         // Of a kind without a name it says whether it knows its group.
         if kinds.serves(cluster, group, "").is_none() {
-            unknown = unknown.or(Some(candidate));
+            unknown = unknown.or(Some(cluster));
         }
     }
     match unknown {
-        Some(candidate) => Err(candidate.forward.unavailable(format!(
-            "whether member cluster {} has {} is not known (yet): it does not say whether it serves that kind",
-            candidate.forward.target.cluster,
-            owner.describe()
-        ))),
+        Some(cluster) => Err(Fault::Unavailable {
+            message: format!(
+                "whether member cluster {cluster} has {} is not known (yet): it does not say whether it serves that kind",
+                owner.describe()
+            ),
+            cluster: Some(cluster.clone()),
+            sent: false,
+        }),
         None => Ok(None),
     }
 }
@@ -132,6 +136,26 @@ impl Placing {
             seen.judge(cluster(index))?;
         }
         Ok(index)
+    }
+
+    /// What to warn of where nothing has told the member: an owner that no member shows may be in one that does not let the caller look.
+    pub(crate) fn doubt(&self, seen: &[Seen<'_>], named: Option<&str>) -> Option<String> {
+        let hidden = seen.iter().find_map(|seen| {
+            let mut hides = seen.sights.iter().filter(|(_, sight)| *sight == Sight::Forbidden);
+            hides
+                .next()
+                .filter(|_| seen.sights.len() > 1)
+                .map(|(cluster, _)| (seen.owner, cluster))
+        });
+        let (owner, cluster) =
+            hidden.filter(|_| named.is_none() && !seen.iter().any(|seen| seen.cluster().is_some()))?;
+        Some(format!(
+            "whether {} is in member cluster {cluster} is not known: it does not let this caller get it, so {} is made in the primary \
+             cluster; let the caller get owners, or name the member by annotation {}",
+            owner.describe(),
+            self.object,
+            self.annotation
+        ))
     }
 
     /// The member that has all owners that any has; `None` if none has any. An error if they are apart, or one might be in a member

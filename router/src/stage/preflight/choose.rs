@@ -87,8 +87,8 @@ impl Preflight {
                 match holder.placing.as_deref().filter(|_| is_nowhere && pending.makes()) {
                     None => (index, None),
                     Some(placing) => {
-                        let index = Box::pin(self.applied(placing, candidates, pending, body)).await?;
-                        return Ok(Choice::beside_owners((index, None)));
+                        let chosen = Box::pin(self.applied(placing, candidates, pending, body)).await?;
+                        return Ok(Choice::beside_owners(chosen));
                     }
                 }
             }
@@ -157,6 +157,14 @@ impl Preflight {
             }
         }
         let findings: Vec<Finding> = said.into_iter().map(|said| said.finding).collect();
+        if applies && findings[0] == Finding::Forbidden {
+            // One that cannot be asked may name another than the first.
+            let unknown = findings.iter().find_map(|finding| match finding {
+                Finding::Unknown(fault) => Some(fault.clone()),
+                _ => None,
+            });
+            unknown.map_or(Ok(()), Err)?;
+        }
         let index = if applies { 0 } else { holder.choose(&findings)? };
         Ok(Choice {
             index,

@@ -14,7 +14,7 @@ use crate::decision::plan::placing::{NewObject, Placing, Seen, kind_of};
 use crate::decision::plan::wanted::Wanted;
 use crate::decision::plan::{self, Candidate, Plan};
 use crate::resource::upstream::Body;
-use crate::value::classify::ResourceRequest;
+use crate::value::classify::{ResourceRequest, Verb};
 use crate::value::fault::Fault;
 use crate::value::kinds::Scope;
 
@@ -36,31 +36,37 @@ impl Preflight {
         }
         let bytes = pending.gather(body).await?;
         let wanted = Wanted::read(&new.placing.annotation, pending.content_type(), &bytes)?;
-        let index = self.place(&new.placing, candidates, (&wanted, &bytes), pending).await?;
+        let (index, doubt) = self
+            .place(&new.placing, candidates, (&wanted.cluster, &bytes), pending)
+            .await?;
         let warning = self.no_twin(new, &wanted.name, (candidates, index), pending).await?;
-        Ok((index, warning))
+        Ok((index, doubt.or(warning)))
     }
 
-    /// Which candidate it is for what an apply or a PUT makes that no member has.
+    /// Which candidate it is for what an apply or a PUT makes that no member has; with a text to warn of. A PUT of most kinds makes
+    /// nothing: an annotation that names no candidate is left for a member to answer that.
     pub(super) async fn applied(
         &self,
         placing: &Placing,
         candidates: &[Candidate],
         pending: Pending<'_>,
         body: &mut Body,
-    ) -> Result<usize, Fault> {
+    ) -> Result<(usize, Option<String>), Fault> {
         let bytes = pending.gather(body).await?;
         let wanted = Wanted::read(&placing.annotation, pending.content_type(), &bytes)?;
-        self.place(placing, candidates, (&wanted, &bytes), pending).await
+        let is_candidate = |named: &String| candidates.iter().any(|one| *one.forward.target.cluster == **named);
+        let is_put = pending.asked.verb == Verb::Update;
+        let named = wanted.cluster.filter(|named| !is_put || is_candidate(named));
+        self.place(placing, candidates, (&named, &bytes), pending).await
     }
 
     async fn place(
         &self,
         placing: &Placing,
         candidates: &[Candidate],
-        (wanted, bytes): (&Wanted, &[u8]),
+        (named_member, bytes): (&Option<String>, &[u8]),
         pending: Pending<'_>,
-    ) -> Result<usize, Fault> {
+    ) -> Result<(usize, Option<String>), Fault> {
         // What depends on the object as it is makes none.
         let named = match owners::read(pending.asked.verb, pending.content_type(), bytes)? {
             Named::Owners(named) => named,
@@ -72,10 +78,12 @@ impl Preflight {
                 continue;
             }
             let likely = seen.iter().find_map(Seen::cluster);
-            let sights = self.seek(owner, likely, candidates, pending).await?;
+            let sights = self.seek(owner, likely, &placing.holders, pending).await?;
             seen.push(Seen { owner, sights });
         }
-        placing.place(candidates, &seen, wanted.cluster.as_deref())
+        let named = named_member.as_deref();
+        let index = placing.place(candidates, &seen, named)?;
+        Ok((index, placing.doubt(&seen, named)))
     }
 
     /// What members have by an owner's name: the `likely` one alone if that has it. None of an owner with a namespace, which the
@@ -84,11 +92,11 @@ impl Preflight {
         &self,
         owner: &Owner,
         likely: Option<&str>,
-        candidates: &[Candidate],
+        holders: &[String],
         pending: Pending<'_>,
     ) -> Result<Vec<(String, Sight)>, Fault> {
         owner.check()?;
-        let kind = kind_of(owner, candidates, &pending.routing.kinds);
+        let kind = kind_of(owner, holders, &pending.routing.kinds);
         if !matches!(kind, Ok(Some(_))) {
             self.routing.miss();
         }

@@ -59,6 +59,28 @@ async fn an_apply_by_who_may_not_read_the_primarys_goes_where_a_copy_says() {
     assert!(told(&primaries).iter().all(copied), "{:?}", told(&primaries));
 }
 
+/// A member that cannot be asked might be the one that decides.
+#[tokio::test]
+async fn an_apply_by_who_may_not_read_the_primarys_waits_for_who_cannot_be_asked() {
+    let (primaries, others) = (Log::default(), Log::default());
+    let hides = |code: u16| {
+        move |question: &Question| match question.method {
+            Method::GET => (code, json!({})),
+            _ => (200, of(None, "applied")),
+        }
+    };
+    let east = member(&primaries, hides(403));
+    let west = member(&others, hides(500));
+    let (operators, _backends) = operators(east, west).await;
+    let answer = patch(&operators, DEFINITION, APPLY, APPLIED).await;
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(
+        (told(&primaries), told(&others)),
+        (Vec::new(), Vec::new()),
+        "nothing was sent"
+    );
+}
+
 #[tokio::test]
 async fn what_none_of_its_members_decides_about_is_not_written() {
     let log = Log::default();

@@ -184,6 +184,16 @@ async fn what_is_not_known_is_not_guessed() {
         refused.starts_with("403") && refused.contains("leave out this ownerReference"),
         "{refused}"
     );
+    // Where no member lets it look, nothing tells, and it is told so.
+    const HIDDEN: &[(&str, &str)] = &[("/api/v1/nodes/w", "403")];
+    let world = self::world(HIDDEN, HIDDEN).await;
+    let made = world.planned(VOLUMES, &owned(&[("w", "u-w")])).await.unwrap();
+    assert_eq!(&*made.target.cluster, "east");
+    let warning = made.warning.unwrap_or_default();
+    assert!(
+        warning.contains("Node w") && warning.contains("made in the primary"),
+        "{warning}"
+    );
 }
 
 #[tokio::test]
@@ -258,6 +268,9 @@ async fn an_apply_makes_it_beside_its_owners_and_moves_nothing() {
     assert_eq!(sent(&patch, APPLY, &owned(&[])).await, "east");
     assert_eq!(sent(&patch, APPLY, &annotated("west")).await, "west");
     assert_eq!(sent(&format!("PUT {NEW}"), "application/json", &beside).await, "west");
+    // Of most kinds a PUT makes nothing, which is for an API server to say.
+    let put = sent(&format!("PUT {NEW}"), "application/json", &annotated("mars")).await;
+    assert_eq!(put, "east");
     // What makes nothing is the primary's to say so.
     let merge = "application/merge-patch+json";
     assert_eq!(sent(&patch, merge, &annotated("west")).await, "east");
