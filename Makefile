@@ -24,9 +24,11 @@ GO_MODULES := examples/operator-go tests/clients
 
 # Integration tests by name: those that start control planes, the longest first, those that `lint` runs, and all others.
 names = $(notdir $(patsubst %/main,%,$(basename $(wildcard $(addsuffix /*.rs,$1) $(addsuffix /*/main.rs,$1)))))
-SUITES := $(call names,tests/tests tests/testbed/tests tests/node/tests)
+SUITES := $(call names,tests/tests tests/testbed/tests)
 LONG := $(filter hub faults moves,$(SUITES))
 SUITES := $(LONG) $(filter-out $(LONG),$(SUITES))
+# Those that run Pods on a real Node, which not every machine can have. PORTOLAN_NODE=required: without them nothing has passed.
+ON_NODES := $(filter node_%,$(SUITES))
 OTHERS := $(filter-out $(SUITES) $(call names,tests/structure/tests),$(call names,*/tests */*/tests))
 # Gigabytes that a clean checkout needs: programs and tests, built to be built again, what Go keeps, what etcd writes. What fails of a
 # full disk says little.
@@ -79,7 +81,7 @@ structure: tools
 	$(CARGO) test --locked -q -p portolan-structure
 
 go-lint: tools
-	@! gofmt -l $(GO_MODULES) tests/conformance | grep . || { echo "these are not as gofmt has them" >&2; exit 1; }
+	@! gofmt -l $(GO_MODULES) tests/conformance tests/testbed/node | grep . || { echo "these are not as gofmt has them" >&2; exit 1; }
 	for module in $(GO_MODULES); do (cd $$module && $(GO) vet -trimpath ./...); done
 
 unit: tools ## unit and integration tests of every crate, and the drift of generated files
@@ -88,10 +90,18 @@ unit: tools ## unit and integration tests of every crate, and the drift of gener
 
 e2e: testbed suites ## end-to-end tests on real control planes
 
-# What a suite says is told when it has ended, so that it stands together.
+# What a suite says is told when it has ended, so that it stands together. Those with Nodes come last, as the machine has room for few.
+TESTBED := $(abspath $(PROFILE_DIR))/debug/portolan-testbed
 suites:
-	@printf '%s\n' $(SUITES) | xargs -P $(SUITE_JOBS) -I{} bash -c 'out=$$($(CARGO) test $(ALL) --no-fail-fast --test {} 2>&1); code=$$?; \
-		printf "%s: %s\n%s\n" {} $$([ $$code = 0 ] && echo ok || echo FAILED) "$$out"; exit $$code'
+	@suites="$(filter-out $(ON_NODES),$(SUITES))"; skipped=0; \
+	if lacks=$$($(TESTBED) node-check 2>/dev/null); then $(TESTBED) build --nodes; suites="$$suites $(ON_NODES)"; \
+	elif [ "$${PORTOLAN_NODE-}" = required ]; then echo "$$lacks" >&2; exit 1; else skipped=$(words $(ON_NODES)); fi; \
+	ended=$$(mktemp); trap 'rm -f "$$ended"' EXIT; export ended; \
+	printf '%s\n' $$suites | xargs -P $(SUITE_JOBS) -I{} bash -c 'out=$$($(CARGO) test $(ALL) --no-fail-fast --test {} 2>&1); code=$$?; \
+		[ $$code = 0 ] && how=ok || how=FAILED; echo $$how >>"$$ended"; printf "%s: %s\n%s\n" {} $$how "$$out"' || :; \
+	passed=$$(grep -c ok "$$ended" || :); failed=$$(( $$(echo $$suites | wc -w) - passed )); \
+	[ $$skipped = 0 ] || printf 'no Node, so not run: $(ON_NODES)\n%s\n' "$$lacks"; \
+	echo "suites: $$passed passed, $$failed failed, $$skipped skipped"; [ $$failed = 0 ]
 
 # The same programs, but for the router, which takes a quarter less processor time for a GET: what its code does for requests lies
 # together. Twenty minutes on two cores. To measure it: `make bench PORTOLAN_PROGRAMS=$PWD/target/profiled`.

@@ -6,8 +6,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
-use portolan_node::{Images, Lan, Node, Options, Pace};
-use portolan_testbed::{Cluster, Options as Clusters, Pods, Testbed};
+use portolan_testbed::{Cluster, Image, Lan, Options, Testbed};
 use serde_json::{Value, json};
 
 use crate::ctl;
@@ -39,7 +38,6 @@ pub struct World {
     pub fleet: Fleet,
     /// Where there are Greetings.
     pub places: Vec<Place>,
-    _node: Node,
     testbed: Testbed,
 }
 
@@ -69,25 +67,13 @@ pub const NEW: Version = Version {
 };
 
 impl World {
-    /// Everything runs, in the network that this program is [inside](portolan_node::inside).
+    /// Everything runs, in the network that this program is [inside](portolan_testbed::inside).
     pub async fn start() -> anyhow::Result<Self> {
-        let lan = Lan::here();
-        let testbed = Testbed::start_with(Clusters {
+        let operator = Image::new(OLD.image, program(NAME)?).and(BAD.image).and(NEW.image);
+        let testbed = Testbed::start_with(Options {
             clusters: ["hub"].into_iter().chain(MEMBERS).map(str::to_owned).collect(),
-            pods: Pods::OnNodes,
-            address: Some(lan.address()),
-            ..Clusters::default()
-        })
-        .await?;
-        let images = [OLD, BAD, NEW].iter().map(|version| version.image);
-        let operator = program(NAME)?;
-        let node = Node::start(Options {
-            name: "node-1".to_owned(),
-            kubeconfig: testbed.cluster("east").direct_kubeconfig_path().to_owned(),
-            images: images.fold(Images::new(), |all, image| all.with(image, operator.clone())),
-            apart: lan.apart(),
-            folder: testbed.dir().join("node-1"),
-            pace: Pace::default(),
+            nodes: [("east".to_owned(), vec![operator])].into(),
+            ..Options::default()
         })
         .await?;
         let places = places();
@@ -97,16 +83,11 @@ impl World {
         let options = FleetOptions {
             hub: "hub",
             members: &MEMBERS,
-            router_address: Some(lan.address().into()),
+            router_address: Lan::here().map(|lan| lan.address().into()),
             ..FleetOptions::default()
         };
         let fleet = Fleet::start(&testbed, options).await?;
-        let world = Self {
-            fleet,
-            places,
-            _node: node,
-            testbed,
-        };
+        let world = Self { fleet, places, testbed };
         world.install().await?;
         Ok(world)
     }

@@ -11,7 +11,7 @@ use portolan_structure::table::Table;
 use portolan_structure::tree::{self, Tree};
 
 /// What each package may import of the others. Programs never import each other; what two need goes to a library.
-const PACKAGES: [(&str, &[&str]); 15] = [
+const PACKAGES: [(&str, &[&str]); 14] = [
     ("portolan-crds", &[]),
     ("portolan-runtime", &[]),
     ("portolan-wire", &["portolan-crds", "portolan-runtime"]),
@@ -28,15 +28,12 @@ const PACKAGES: [(&str, &[&str]); 15] = [
     ),
     ("portolan-structure", &[]),
     ("portolan-testbed", &[]),
-    // Its tests run on control planes of the testbed.
-    ("portolan-node", &["portolan-runtime", "portolan-testbed"]),
-    // The agent is started inside a test, against a scripted hub. Operators run as Pods on a node.
+    // The agent is started inside a test, against a scripted hub.
     (
         "portolan-tests",
         &[
             "portolan-agent",
             "portolan-crds",
-            "portolan-node",
             "portolan-runtime",
             "portolan-testbed",
             "portolan-wire",

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args as Flags, Parser, Subcommand};
-use portolan_testbed::{Bundle, Fault, cache_dir};
+use portolan_testbed::{Bundle, Fault, cache_dir, enter, node_lacks};
 
 use control::{ClusterReport, Request};
 
@@ -38,6 +38,17 @@ enum Command {
         /// And operators of others: Argo Rollouts and prometheus-operator (each takes minutes, once)
         #[arg(long)]
         operators: bool,
+        /// And what runs Pods on a Node: containerd, kubelet, kube-proxy and CoreDNS (takes minutes, once)
+        #[arg(long)]
+        nodes: bool,
+    },
+    /// Say what this machine lacks for a Node; fails if it lacks anything
+    NodeCheck,
+    /// Run a program, a shell for example, in a network of its own, which Nodes need; its bridge has the address $PORTOLAN_LAN
+    Enter {
+        /// The program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<String>,
     },
     /// Start clusters and leave them running; on a folder used before, with the data left there
     Up(UpFlags),
@@ -84,10 +95,13 @@ struct UpFlags {
     /// Let pods run (KWOK plays the kubelet)
     #[arg(long)]
     pods: bool,
-    /// Run scheduler and all controllers, for Nodes that others bring (portolan-node)
+    /// Give each cluster a Node that runs Pods for real: containerd, kubelet, kube-proxy, CoreDNS (in `enter` alone)
     #[arg(long, conflicts_with = "pods")]
     nodes: bool,
-    /// The address that API servers listen on [default: the loopback address]
+    /// A program that Pods find under this name of an image; repeatable
+    #[arg(long = "image", value_name = "NAME=PROGRAM", value_parser = parse_image, requires = "nodes")]
+    images: Vec<(String, PathBuf)>,
+    /// The address that API servers listen on [default: the loopback address, in `enter` $PORTOLAN_LAN]
     #[arg(long)]
     address: Option<Ipv4Addr>,
     /// A further flag for every API server; repeatable
@@ -101,6 +115,11 @@ impl UpFlags {
         let mut args: Vec<OsString> = self.names.iter().map(OsString::from).collect();
         args.extend(self.pods.then(|| "--pods".into()));
         args.extend(self.nodes.then(|| "--nodes".into()));
+        let images = self
+            .images
+            .iter()
+            .map(|(name, program)| format!("--image={name}={}", program.display()).into());
+        args.extend(images);
         args.extend(self.address.map(|address| format!("--address={address}").into()));
         args.extend(
             self.apiserver_args
@@ -139,6 +158,13 @@ impl FaultFlags {
     }
 }
 
+fn parse_image(text: &str) -> Result<(String, PathBuf), String> {
+    // A name may hold a digest, but no equals sign.
+    let (name, program) = text.split_once('=').ok_or("write it as NAME=PROGRAM")?;
+    let program = std::path::absolute(program).map_err(|error| error.to_string())?;
+    Ok((name.to_owned(), program))
+}
+
 fn parse_delay(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.strip_suffix("ms") {
         Some(number) => (number, Duration::from_millis(1)),
@@ -155,7 +181,23 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     };
     let ask = async |request| control::ask(&dir, request).await;
     match args.command {
-        Command::Build { versions, operators } => build(versions, operators),
+        Command::Build {
+            versions,
+            operators,
+            nodes,
+        } => {
+            let versions = Bundle::API_SERVERS
+                .iter()
+                .map(|(_, bundle)| bundle)
+                .filter(|_| versions);
+            let operators = Bundle::OPERATORS.iter().filter(|_| operators);
+            let nodes = Bundle::NODE.iter().filter(|_| nodes);
+            let always = [&Bundle::CONTROL_PLANE, &Bundle::JAEGER];
+            let mut all = always.into_iter().chain(versions).chain(operators).chain(nodes);
+            all.try_for_each(|bundle| bundle.ensure().map(drop))
+        }
+        Command::NodeCheck => check_node(),
+        Command::Enter { program } => Err(enter(&program)),
         Command::Up(flags) => show(&control::up(&dir, &flags.names, flags.to_args()).await?),
         Command::Down { wipe } => {
             control::down(&dir).await?;
@@ -173,16 +215,15 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     }
 }
 
-fn build(versions: bool, operators: bool) -> Result<()> {
-    Bundle::CONTROL_PLANE.ensure()?;
-    Bundle::JAEGER.ensure()?;
-    for (_, bundle) in Bundle::API_SERVERS.iter().filter(|_| versions) {
-        bundle.ensure()?;
+fn check_node() -> Result<()> {
+    let lacks = node_lacks();
+    for what in &lacks {
+        say(what)?;
     }
-    for bundle in Bundle::OPERATORS.iter().filter(|_| operators) {
-        bundle.ensure()?;
+    match lacks.len() {
+        0 => say("this machine can have Nodes"),
+        count => bail!("this machine cannot have Nodes: it lacks {count} of what they need"),
     }
-    Ok(())
 }
 
 fn tool(name: &str) -> Result<()> {
@@ -266,6 +307,7 @@ mod tests {
             &[
                 "hub",
                 "--nodes",
+                "--image=example.com/operator:1=/bin/sh",
                 "--address=10.0.0.7",
                 "--apiserver-arg=--goaway-chance=0.1",
             ]

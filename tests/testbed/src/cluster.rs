@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Node, ServiceAccount};
+use k8s_openapi::api::core::v1::{self, ServiceAccount};
 use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
@@ -18,6 +18,7 @@ use crate::another::ApiServer;
 use crate::control_plane::{ControlPlane, Pods, PortNumbers, Ports};
 use crate::eventually::{Outcome, patience, within};
 use crate::kubeconfig::render;
+use crate::node::{Home, Node};
 use crate::pki::Pki;
 use crate::pods;
 use crate::port::Port;
@@ -32,8 +33,13 @@ const DEATH_CHECK: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
     pub(crate) tools: PathBuf,
+    /// Of the API server.
     pub(crate) address: Ipv4Addr,
+    /// Of the fault stage: another one than the API server's if there is a Node.
+    pub(crate) stage: Ipv4Addr,
     pub(crate) pods: Pods,
+    /// What runs Pods for real, if anything does.
+    pub(crate) node: Option<Node>,
     pub(crate) apiserver_args: Vec<String>,
     pub(crate) apiserver_program: Option<PathBuf>,
     pub(crate) otlp: Option<String>,
@@ -47,12 +53,14 @@ pub struct Cluster {
     direct_kubeconfig: PathBuf,
     plane: ControlPlane,
     stage: Stage,
+    node: Option<Node>,
     /// Held for single steps only, never across an await; the programs' order here is the order they end in.
     programs: Mutex<Programs>,
 }
 
 #[derive(Debug, Default)]
 struct Programs {
+    node: Option<Process>,
     kwok: Option<Process>,
     scheduler: Option<Process>,
     controller_manager: Option<Process>,
@@ -63,13 +71,14 @@ struct Programs {
 impl Programs {
     fn all(&mut self) -> impl Iterator<Item = &mut Process> {
         let Self {
+            node,
             kwok,
             scheduler,
             controller_manager,
             apiserver,
             etcd,
         } = self;
-        [etcd, apiserver, controller_manager, scheduler, kwok]
+        [etcd, apiserver, controller_manager, scheduler, kwok, node]
             .into_iter()
             .flatten()
     }
@@ -102,8 +111,9 @@ impl Cluster {
     pub(crate) async fn start(name: &str, folder: PathBuf, recipe: Recipe) -> Result<Self> {
         let (owner, label) = (folder.clone(), name.to_owned());
         // Making an RSA key takes a moment that other clusters can use.
-        let pki =
-            tokio::task::spawn_blocking(move || Pki::ensure(&owner.join("pki"), &label, recipe.address)).await??;
+        let mut addresses = vec![recipe.address, recipe.stage];
+        addresses.extend(recipe.node.as_ref().map(|node| node.part.service(1)));
+        let pki = tokio::task::spawn_blocking(move || Pki::ensure(&owner.join("pki"), &label, &addresses)).await??;
         let cluster = Self::prepare(name, folder, recipe, pki).with_context(|| format!("preparing cluster {name}"))?;
         cluster
             .launch()
@@ -121,13 +131,20 @@ impl Cluster {
         let Recipe {
             tools,
             address,
+            stage: stage_address,
             pods,
+            node,
             apiserver_args,
             apiserver_program,
             otlp,
         } = recipe;
         let ports = Ports::reserve(address, preferred)?;
-        let stage = Stage::start(Port::reserve_at(address, preferred.stage)?, ports.apiserver.address())?;
+        // Pods reach it by the port that the API server says it has.
+        let stage_port = node.as_ref().map(|_| ports.apiserver.number()).or(preferred.stage);
+        let stage = Stage::start(Port::reserve_at(stage_address, stage_port)?, ports.apiserver.address())?;
+        if node.is_some() && stage.port() != ports.apiserver.number() {
+            bail!("port {} of {stage_address} is taken", ports.apiserver.number());
+        }
         fs::write(&numbers_file, serde_json::to_vec(&ports.numbers(stage.port()))?)?;
         let kubeconfig = folder.join("kubeconfig");
         let direct_kubeconfig = folder.join("direct.kubeconfig");
@@ -142,6 +159,8 @@ impl Cluster {
             pki,
             ports,
             pods,
+            node: node.as_ref().map(|node| node.part),
+            stage: stage_address,
             apiserver_args,
             apiserver_program,
             otlp,
@@ -155,6 +174,7 @@ impl Cluster {
             direct_kubeconfig,
             plane,
             stage,
+            node,
             programs,
         })
     }
@@ -166,17 +186,42 @@ impl Cluster {
         self.until_serving().await?;
         // Not before: it gives up when it finds no API server for ten seconds.
         self.programs.lock().controller_manager = Some(plane.controller_manager()?);
-        if plane.pods != Pods::None {
+        if plane.has_pods() {
             self.programs.lock().scheduler = Some(plane.scheduler()?);
         }
         if plane.pods == Pods::Pretended {
             self.programs.lock().kwok = Some(plane.kwok(&pods::write_config(plane)?)?);
         }
         self.until_controlled().await?;
-        match plane.pods {
-            Pods::Pretended => self.until_schedulable().await,
-            Pods::None | Pods::OnNodes => Ok(()),
+        if plane.pods == Pods::Pretended {
+            let client = self.client().await?;
+            self.until("its node is there", || pods::apply_node(client.clone()))
+                .await?;
         }
+        if let Some(node) = &self.node {
+            self.start_node(node).await?;
+        }
+        if plane.has_pods() {
+            self.until_schedulable().await?;
+        }
+        Ok(())
+    }
+
+    async fn start_node(&self, node: &Node) -> Result<()> {
+        let client = self.client().await?;
+        self.until("its Service of names is there", || node.apply_dns(client.clone()))
+            .await?;
+        let folder = self.plane.folder.join("node");
+        fs::create_dir_all(&folder)?;
+        let home = Home {
+            name: pods::NODE,
+            folder: &folder,
+            kubeconfig: &self.direct_kubeconfig,
+            ca: &self.plane.pki.file("ca.crt"),
+        };
+        let started = node.start(home).await?;
+        self.programs.lock().node = Some(started);
+        Ok(())
     }
 
     async fn until_serving(&self) -> Result<()> {
@@ -198,9 +243,7 @@ impl Cluster {
 
     async fn until_schedulable(&self) -> Result<()> {
         let client = self.client().await?;
-        self.until("its node is there", || pods::apply_node(client.clone()))
-            .await?;
-        let nodes = Api::<Node>::all(client);
+        let nodes = Api::<v1::Node>::all(client);
         let probe = || async {
             nodes
                 .get(pods::NODE)

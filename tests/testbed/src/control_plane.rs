@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use crate::lan::Part;
 use crate::pki::Pki;
 use crate::port::Port;
 use crate::process::Process;
@@ -40,8 +41,6 @@ pub enum Pods {
     /// KWOK pretends, on one Node: its Pods are Running as far as an API client can tell, and nothing runs. With scheduler and
     /// all controllers, at the price of another 130 MB and a second.
     Pretended,
-    /// Whoever brings a Node: scheduler and all controllers are there, and no Node is (see the crate `portolan-node`).
-    OnNodes,
 }
 
 /// Another API server than the testbed's own, for one cluster.
@@ -120,6 +119,10 @@ pub(crate) struct ControlPlane {
     pub(crate) pki: Pki,
     pub(crate) ports: Ports,
     pub(crate) pods: Pods,
+    /// The addresses of the Node that runs Pods, if there is one.
+    pub(crate) node: Option<Part>,
+    /// Where the fault stage listens: at the API server's port if there is a Node.
+    pub(crate) stage: Ipv4Addr,
     pub(crate) apiserver_args: Vec<String>,
     /// The API server's program; none: that of the tools.
     pub(crate) apiserver_program: Option<PathBuf>,
@@ -132,6 +135,11 @@ pub(crate) struct ControlPlane {
 }
 
 impl ControlPlane {
+    /// Whether anybody runs Pods, or pretends to.
+    pub(crate) fn has_pods(&self) -> bool {
+        self.pods == Pods::Pretended || self.node.is_some()
+    }
+
     pub(crate) fn etcd(&self) -> Result<Process> {
         let client = format!("http://127.0.0.1:{}", self.ports.etcd.number());
         let peer = format!("http://127.0.0.1:{}", self.ports.etcd_peer.number());
@@ -191,9 +199,13 @@ impl ControlPlane {
             ("etcd-servers", format!("http://127.0.0.1:{}", self.ports.etcd.number())),
             ("secure-port", port.number().to_string()),
             ("bind-address", address.clone()),
-            ("advertise-address", address),
-            // Endpoints may not be loopback addresses, and nobody here uses the `kubernetes` Service.
-            ("endpoint-reconciler-type", "none".to_owned()),
+            ("advertise-address", self.stage.to_string()),
+            // Endpoints may not be loopback addresses, and without a Node nobody uses the Service `kubernetes`. Pods reach the
+            // API server by way of the fault stage.
+            (
+                "endpoint-reconciler-type",
+                if self.node.is_some() { "lease" } else { "none" }.to_owned(),
+            ),
             ("cert-dir", self.path("pki")),
             ("tls-cert-file", file("server.crt")),
             ("tls-private-key-file", file("server.key")),
@@ -202,7 +214,10 @@ impl ControlPlane {
             ("service-account-signing-key-file", file("service-account.key")),
             ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
             ("authorization-mode", "RBAC".to_owned()),
-            ("service-cluster-ip-range", "10.0.0.0/24".to_owned()),
+            (
+                "service-cluster-ip-range",
+                self.node.map_or_else(|| "10.0.0.0/24".to_owned(), Part::services),
+            ),
             ("allow-privileged", "true".to_owned()),
             ("kubelet-preferred-address-types", "InternalIP".to_owned()),
             ("kubelet-client-certificate", file("kubelet-client.crt")),
@@ -225,9 +240,10 @@ impl ControlPlane {
 
     pub(crate) fn controller_manager(&self) -> Result<Process> {
         let kubeconfig = self.kubeconfig.display().to_string();
-        let controllers = match self.pods {
-            Pods::None => CONTROLLERS_WITHOUT_PODS.join(","),
-            Pods::Pretended | Pods::OnNodes => "*".to_owned(),
+        let controllers = if self.has_pods() {
+            "*".to_owned()
+        } else {
+            CONTROLLERS_WITHOUT_PODS.join(",")
         };
         let flags = [
             ("kubeconfig", kubeconfig.clone()),

@@ -14,12 +14,10 @@ use rcgen::{
 
 use crate::private::write_private;
 
-/// Names under which a server certificate is valid wherever it listens: the loopback address, and what Pods would call the
-/// API server (10.0.0.1 is the first address of the Service range in `control_plane`).
-const SERVER_NAMES: [&str; 5] = [
+/// Names under which a server certificate is valid wherever it listens: the loopback address, and what Pods call the API server.
+const SERVER_NAMES: [&str; 4] = [
     "127.0.0.1",
     "localhost",
-    "10.0.0.1",
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 ];
@@ -48,11 +46,11 @@ pub(crate) struct Pki {
 }
 
 impl Pki {
-    /// Reads the keys in `folder`, or makes them for a cluster whose API server listens on `address`.
-    pub(crate) fn ensure(folder: &Path, cluster: &str, address: Ipv4Addr) -> Result<Self> {
+    /// Reads the keys in `folder`, or makes them for a cluster whose API server is reached at these addresses.
+    pub(crate) fn ensure(folder: &Path, cluster: &str, addresses: &[Ipv4Addr]) -> Result<Self> {
         let ca = folder.join("ca.crt");
         if !ca.exists() {
-            make(folder, cluster, address).with_context(|| format!("making the keys of cluster {cluster}"))?;
+            make(folder, cluster, addresses).with_context(|| format!("making the keys of cluster {cluster}"))?;
         }
         let ca_pem = fs::read_to_string(&ca).with_context(|| format!("reading {}", ca.display()))?;
         Ok(Self {
@@ -83,7 +81,7 @@ impl Pki {
     }
 }
 
-fn make(folder: &Path, cluster: &str, address: Ipv4Addr) -> Result<()> {
+fn make(folder: &Path, cluster: &str, addresses: &[Ipv4Addr]) -> Result<()> {
     fs::create_dir_all(folder)?;
     let ca_key = KeyPair::generate()?;
     let mut ca = params(&format!("testbed {cluster}"), None, [])?;
@@ -108,8 +106,8 @@ fn make(folder: &Path, cluster: &str, address: Ipv4Addr) -> Result<()> {
         )?;
         Ok(())
     };
-    let address = address.to_string();
-    let names = SERVER_NAMES.iter().copied().chain([address.as_str()]);
+    let addresses: Vec<_> = addresses.iter().map(Ipv4Addr::to_string).collect();
+    let names = SERVER_NAMES.iter().copied().chain(addresses.iter().map(String::as_str));
     issue(
         "server",
         params("kube-apiserver", None, names)?,

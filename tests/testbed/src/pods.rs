@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::control_plane::ControlPlane;
 
-/// The one Node.
+/// The one Node of a cluster.
 pub(crate) const NODE: &str = "node-1";
 
 /// What every container has printed so far, in CRI format.

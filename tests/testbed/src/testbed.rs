@@ -10,6 +10,9 @@ use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, Recipe};
 use crate::control_plane::{OtherApiServer, Pods};
+use crate::image::Image;
+use crate::lan::Lan;
+use crate::node::Node;
 use crate::process::Scratch;
 use crate::tools::Bundle;
 
@@ -20,8 +23,12 @@ pub struct Options {
     pub clusters: Vec<String>,
     /// Who runs Pods.
     pub pods: Pods,
-    /// An address of this machine that the API servers and their fault stages listen on, for Pods in networks of their own.
-    /// None: the loopback address. A folder used before keeps the certificates for the address that it began with.
+    /// Clusters with a Node that runs Pods for real, by name, and the images that it has; scheduler and all controllers come with
+    /// it. Only in a network of its own: see [`inside`](crate::inside).
+    pub nodes: BTreeMap<String, Vec<Image>>,
+    /// An address of this machine that the API servers and their fault stages listen on. None: that of the
+    /// [network](crate::Lan) that this program is in, else the loopback address. A folder used before keeps the certificates for
+    /// the address that it began with.
     pub address: Option<Ipv4Addr>,
     /// Where data, keys, kubeconfigs and logs go. None: a temporary folder that disappears with the testbed.
     /// A folder used before is started again with its data, and on the same ports if they are free.
@@ -69,10 +76,14 @@ impl Testbed {
             .or_else(|| Some(scratch.as_ref()?.path().to_owned()))
             .context("no folder")?;
         let dir = std::path::absolute(dir)?;
+        let address = Lan::here().map_or(Ipv4Addr::LOCALHOST, Lan::address);
+        let address = options.address.unwrap_or(address);
         let recipe = Recipe {
             tools,
-            address: options.address.unwrap_or(Ipv4Addr::LOCALHOST),
+            address,
+            stage: address,
             pods: options.pods,
+            node: None,
             apiserver_args: options.apiserver_args,
             apiserver_program: None,
             otlp: options.otlp.map(|url| url.trim_start_matches("http://").to_owned()),
@@ -83,9 +94,12 @@ impl Testbed {
                 recipe.apiserver_program.clone_from(&other.program);
                 recipe.apiserver_args.extend(other.args.iter().cloned());
             }
-            (name.clone(), recipe)
+            if let Some(images) = options.nodes.get(name) {
+                recipe.join(images)?;
+            }
+            anyhow::Ok((name.clone(), recipe))
         });
-        let clusters = start_all(recipes, &dir).await?;
+        let clusters = start_all(recipes.collect::<Result<_>>()?, &dir).await?;
         Ok(Self {
             clusters,
             dir,
@@ -119,11 +133,11 @@ impl Testbed {
     }
 }
 
-async fn start_all(recipes: impl ExactSizeIterator<Item = (String, Recipe)>, dir: &Path) -> Result<Vec<Cluster>> {
+async fn start_all(recipes: Vec<(String, Recipe)>, dir: &Path) -> Result<Vec<Cluster>> {
     // The set aborts the other starts when one fails or when we are dropped, and so kills what they started.
     let mut starts = JoinSet::new();
     let count = recipes.len();
-    for (place, (name, recipe)) in recipes.enumerate() {
+    for (place, (name, recipe)) in recipes.into_iter().enumerate() {
         let folder = dir.join(&name);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         starts.spawn(async move { anyhow::Ok((place, Cluster::start(&name, folder, recipe).await?)) });
@@ -134,6 +148,21 @@ async fn start_all(recipes: impl ExactSizeIterator<Item = (String, Recipe)>, dir
     }
     started.sort_by_key(|(place, _)| *place);
     Ok(started.into_iter().map(|(_, cluster)| cluster).collect())
+}
+
+impl Recipe {
+    /// Gives the cluster a Node with these images, whose Pods take the fault stage for their API server.
+    fn join(&mut self, images: &[Image]) -> Result<()> {
+        let lan =
+            Lan::here().context("a Node needs a network of its own: run this `inside` one (portolan-testbed enter)")?;
+        let part = lan.join()?;
+        self.stage = lan.stage();
+        self.node = Some(Node {
+            part,
+            images: images.to_vec(),
+        });
+        Ok(())
+    }
 }
 
 fn check_names(names: &[String]) -> Result<()> {

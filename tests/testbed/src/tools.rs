@@ -18,6 +18,10 @@ pub struct Bundle {
     go_mod: &'static str,
     go_sum: &'static str,
     ldflags: &'static str,
+    /// Build tags, separated by commas.
+    tags: &'static str,
+    /// A main package of our own beside go.mod, in place of the tools that go.mod names: a program whose parts are chosen by imports.
+    main: &'static str,
     /// `go install` names a program after its folder; some deserve a better name.
     rename: (&'static str, &'static str),
     /// Files wanted from a module's source: the module, and paths in it.
@@ -43,6 +47,7 @@ impl Bundle {
                 "kustomize/stage/pod/fast/pod-delete.yaml",
             ],
         ),
+        ..Self::NONE
     };
 
     /// Jaeger, apart because its dependencies clash with those of Kubernetes.
@@ -52,7 +57,40 @@ impl Bundle {
         go_sum: include_str!("../jaeger/go.sum"),
         ldflags: "-s -w",
         rename: ("all-in-one", "jaeger"),
-        extras: ("", &[]),
+        ..Self::NONE
+    };
+
+    /// What runs Pods on a Node, in three bundles whose dependencies clash: kubelet and kube-proxy, containerd, CoreDNS.
+    pub const NODE: [Self; 3] = [Self::KUBELET, Self::CONTAINERD, Self::COREDNS];
+
+    /// kubelet and kube-proxy, of the control plane's version.
+    pub(crate) const KUBELET: Self = Self {
+        name: "kubelet and kube-proxy",
+        go_mod: include_str!("../node/kubernetes/go.mod"),
+        go_sum: include_str!("../node/kubernetes/go.sum"),
+        ldflags: Self::CONTROL_PLANE.ldflags,
+        ..Self::NONE
+    };
+
+    /// containerd, its shim for runc, and `ctr`.
+    pub(crate) const CONTAINERD: Self = Self {
+        name: "containerd",
+        go_mod: include_str!("../node/containerd/go.mod"),
+        go_sum: include_str!("../node/containerd/go.sum"),
+        ldflags: "-s -w",
+        // Snapshotters that nobody here uses.
+        tags: "no_btrfs,no_zfs,no_devmapper",
+        ..Self::NONE
+    };
+
+    /// CoreDNS with the two plugins that a cluster's names take: with all, its clients of clouds are compiled for minutes.
+    pub(crate) const COREDNS: Self = Self {
+        name: "CoreDNS",
+        go_mod: include_str!("../node/coredns/go.mod"),
+        go_sum: include_str!("../node/coredns/go.sum"),
+        ldflags: "-s -w",
+        main: include_str!("../node/coredns/main.go"),
+        ..Self::NONE
     };
 
     /// API servers of other versions of Kubernetes than the control plane's, by version; nothing else comes with them.
@@ -112,6 +150,7 @@ impl Bundle {
                 "manifests/crds/rollout-crd.yaml",
             ],
         ),
+        ..Self::NONE
     };
 
     /// `prometheus-operator`, and its CustomResourceDefinitions.
@@ -136,14 +175,22 @@ impl Bundle {
                 "example/prometheus-operator-crd/monitoring.coreos.com_thanosrulers.yaml",
             ],
         ),
+        ..Self::NONE
     };
 
     const API_SERVER: Self = Self {
+        rename: ("kube-apiserver", "kube-apiserver"),
+        ..Self::NONE
+    };
+
+    const NONE: Self = Self {
         name: "",
         go_mod: "",
         go_sum: "",
         ldflags: "",
-        rename: ("kube-apiserver", "kube-apiserver"),
+        tags: "",
+        main: "",
+        rename: ("", ""),
         extras: ("", &[]),
     };
 
@@ -172,7 +219,8 @@ impl Bundle {
 
     fn key(&self) -> String {
         let mut hash = Sha256::new();
-        for part in [self.go_mod, self.go_sum, self.ldflags] {
+        let more = [self.tags, self.main].into_iter().filter(|part| !part.is_empty());
+        for part in [self.go_mod, self.go_sum, self.ldflags].into_iter().chain(more) {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
         }

@@ -1,12 +1,12 @@
 //! `make demo CANARY=1`: an operator is upgraded by its canary. A bad version is seen by its errors and taken back, the
 //! right one is promoted shard by shard, and the other shards notice nothing.
 //!
-//! Its Pods run as processes of this machine, in a network of their own, so all of it runs inside one.
+//! Its Pods run on a real Node in a network of its own, so all of it runs inside one.
 
 use std::time::Instant;
 
-use anyhow::{Context as _, bail, ensure};
-use portolan_node::{Lan, enter};
+use anyhow::{Context as _, ensure};
+use portolan_testbed::{Lan, enter, node_lacks};
 use portolan_tests::canary::{BAD, CANARY, NEW, OLD, Owners, ROOT, Version, Work, World};
 
 use crate::account::{head, quote};
@@ -29,14 +29,17 @@ struct Upgrade {
 ///
 /// # Errors
 ///
-/// This machine refuses user namespaces, or lacks what makes them.
+/// This machine lacks what a Node needs; the error names each thing.
 pub(crate) fn go_inside() -> anyhow::Result<()> {
-    if Lan::here().shared().is_none() {
+    if Lan::here().is_some() {
         return Ok(());
     }
-    if let Some(why) = Lan::refused() {
-        bail!("Pods need networks of their own here, and this machine makes none: {why}");
-    }
+    let lacks = node_lacks();
+    ensure!(
+        lacks.is_empty(),
+        "Pods run on a real Node here, and this machine lacks what one needs:\n   {}",
+        lacks.join("\n   ")
+    );
     let program = std::env::current_exe()?.to_string_lossy().into_owned();
     let again: Vec<String> = std::iter::once(program).chain(std::env::args().skip(1)).collect();
     Err(enter(&again))

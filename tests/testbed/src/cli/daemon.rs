@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use portolan_testbed::{Cluster, Options, Pods, Testbed};
+use portolan_testbed::{Cluster, Image, Options, Pods, Testbed};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
@@ -34,15 +34,15 @@ async fn run(dir: &Path, flags: UpFlags) -> Result<()> {
         names: clusters,
         pods,
         nodes,
+        images,
         address,
         apiserver_args,
     } = flags;
-    let pods = match (pods, nodes) {
-        (true, _) => Pods::Pretended,
-        (_, true) => Pods::OnNodes,
-        _ => Pods::None,
-    };
+    let pods = if pods { Pods::Pretended } else { Pods::None };
+    let images: Vec<_> = images.iter().map(|(name, program)| Image::new(name, program)).collect();
+    let nodes = clusters.iter().filter(|_| nodes);
     let options = Options {
+        nodes: nodes.map(|name| (name.clone(), images.clone())).collect(),
         clusters,
         pods,
         address,

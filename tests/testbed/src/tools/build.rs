@@ -54,6 +54,9 @@ pub(super) fn build(bundle: &Bundle, folder: &Path) -> Result<()> {
         .tempdir_in(cache)?;
     fs::write(work.path().join("go.mod"), bundle.go_mod)?;
     fs::write(work.path().join("go.sum"), bundle.go_sum)?;
+    if !bundle.main.is_empty() {
+        fs::write(work.path().join("main.go"), bundle.main)?;
+    }
     check_go(work.path())?;
     install(bundle, work.path())?;
     copy_extras(bundle, work.path())?;
@@ -112,7 +115,8 @@ fn install(bundle: &Bundle, work: &Path) -> Result<()> {
             "-v",
             "-trimpath",
             &format!("-ldflags={}", bundle.ldflags),
-            "tool",
+            &format!("-tags={}", bundle.tags),
+            if bundle.main.is_empty() { "tool" } else { "." },
         ])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -160,7 +164,9 @@ fn copy_extras(bundle: &Bundle, work: &Path) -> Result<()> {
 fn publish(bundle: &Bundle, work: TempDir, folder: &Path) -> Result<()> {
     let (from, to) = bundle.rename;
     let bin = work.path().join("bin");
-    fs::rename(bin.join(from), bin.join(to)).with_context(|| format!("naming {to}"))?;
+    if from != to {
+        fs::rename(bin.join(from), bin.join(to)).with_context(|| format!("naming {to}"))?;
+    }
     fs::rename(work.keep(), folder).with_context(|| format!("moving the build to {}", folder.display()))
 }
 
