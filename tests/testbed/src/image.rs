@@ -4,6 +4,7 @@
 //! The format: <https://github.com/opencontainers/image-spec/blob/main/image-layout.md>.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -100,7 +101,11 @@ impl Blobs {
 
     /// Adds what is not there yet; returns its descriptor.
     fn add(&mut self, media_type: &str, blob: &[u8]) -> Result<Value> {
-        let digest: String = Sha256::digest(blob).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = Sha256::digest(blob).iter().fold(String::new(), |mut hex, byte| {
+            // Writing to a String never fails.
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        });
         if self.has.insert(digest.clone()) {
             append(&mut self.tar, Path::new(&format!("blobs/sha256/{digest}")), blob, 0o644)?;
         }

@@ -92,13 +92,16 @@ impl Lan {
     }
 
     /// The address for fault stages, which Pods take for their API server.
-    pub(crate) fn stage(&self) -> Ipv4Addr {
+    pub(crate) fn stage() -> Ipv4Addr {
         STAGE
     }
 
     /// How the cgroups of Nodes begin, each below the root of a controller: those are swept in the end.
-    pub(crate) fn cgroup(&self) -> String {
-        std::env::var(CGROUP).unwrap_or_default()
+    pub(crate) fn cgroup() -> String {
+        std::env::var_os(CGROUP)
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
     }
 
     /// The addresses of one more Node.

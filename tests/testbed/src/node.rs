@@ -72,7 +72,7 @@ impl Node {
             ("UNSHARE", system.unshare),
             ("IP", system.ip),
             ("BRIDGE", crate::lan::BRIDGE.to_owned()),
-            ("CGROUP", format!("{}-{}", lan.cgroup(), self.part.link())),
+            ("CGROUP", format!("{}-{}", Lan::cgroup(), self.part.link())),
             ("LINK", self.part.link()),
             ("NAME", home.name.to_owned()),
             ("ADDRESS", self.part.node().to_string()),

@@ -32,8 +32,8 @@ impl System {
 
 /// `PATH`, and the folders where a system has its own programs.
 pub(crate) fn path() -> String {
-    let path = std::env::var("PATH").unwrap_or_default();
-    [&[path.as_str()], &MORE[..]].concat().join(":")
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    [&[&*path.to_string_lossy()], &MORE[..]].concat().join(":")
 }
 
 /// An executable by its name, in `PATH` and where the system has its own.

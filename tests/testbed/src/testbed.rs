@@ -156,7 +156,7 @@ impl Recipe {
         let lan =
             Lan::here().context("a Node needs a network of its own: run this `inside` one (portolan-testbed enter)")?;
         let part = lan.join()?;
-        self.stage = lan.stage();
+        self.stage = Lan::stage();
         self.node = Some(Node {
             part,
             images: images.to_vec(),
