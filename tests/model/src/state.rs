@@ -216,17 +216,23 @@ pub struct State {
     size: (u8, u8),
 }
 
+/// Panics if the scope has more than a state can tell apart.
+fn check(model: &Handover) {
+    let scope = &model.scope;
+    assert!(
+        model.last_epoch() < EPOCHS,
+        "{scope:?}: sets of lists have no room for so many epochs"
+    );
+    assert!(
+        !scope.another || !scope.fence_may_go,
+        "{scope:?}: beside another operator no fence goes"
+    );
+}
+
 impl State {
     pub(crate) fn new(model: &Handover) -> Self {
         let scope = &model.scope;
-        assert!(
-            model.last_epoch() < EPOCHS,
-            "{scope:?}: sets of lists have no room for so many epochs"
-        );
-        assert!(
-            !scope.another || !scope.fence_may_go,
-            "{scope:?}: beside another operator no fence goes"
-        );
+        check(model);
         let another = scope
             .another
             .then(|| Another::new(if model.has(Flaw::EpochsByOperator) { 1 } else { 2 }));

@@ -164,6 +164,7 @@ async fn owners_of_two_members_are_refused_with_both() {
 
 #[tokio::test]
 async fn what_is_not_known_is_not_guessed() {
+    const HIDDEN: &[(&str, &str)] = &[("/api/v1/nodes/w", "403")];
     const UNTOLD: &[(&str, &str)] = &[("/api/v1/nodes/w!", ""), ("/api/v1/nodes/e!", "")];
     let world_of = |west| world(&[("/api/v1/nodes/e", "u-e")], west);
     let world = world_of(UNTOLD).await;
@@ -185,7 +186,6 @@ async fn what_is_not_known_is_not_guessed() {
         "{refused}"
     );
     // Where no member lets it look, nothing tells, and it is told so.
-    const HIDDEN: &[(&str, &str)] = &[("/api/v1/nodes/w", "403")];
     let world = self::world(HIDDEN, HIDDEN).await;
     let made = world.planned(VOLUMES, &owned(&[("w", "u-w")])).await.unwrap();
     assert_eq!(&*made.target.cluster, "east");

@@ -40,10 +40,13 @@ pub(crate) struct OperatorsRow {
     pub(crate) patches: usize,
 }
 
+/// Reads one figure of a row.
+type Figure = fn(&OperatorsRow) -> f64;
+
 impl OperatorsSection {
     pub(super) fn write(&self, text: &mut String) {
         let _ = writeln!(text, "\nOperators: {}", self.of);
-        let lines: [(&str, fn(&OperatorsRow) -> f64); 9] = [
+        let lines: [(&str, Figure); 9] = [
             ("all is granted after, s", |row| row.settled),
             ("the hub, resident MiB", |row| row.memory),
             ("first sync of a router, s", |row| row.first_sync),
