@@ -27,7 +27,7 @@ use crate::access::AccessReviewer;
 use crate::acks::{Acks, Held, LedgerPosition, Renewals, RouterState};
 use crate::ca::{Authorities, Holder};
 use crate::compile::{Ref, World};
-use crate::distribute::Worlds;
+use crate::distribute::{Published, Worlds};
 use crate::index::{Change, Index};
 use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
@@ -363,13 +363,7 @@ impl RouterSession {
                     changed.map_err(|_| Status::unavailable("the hub is stopping"))?;
                     let published = worlds.borrow_and_update().clone();
                     if let Some(published) = published {
-                        if let Some(refusal) = one_owner::refusal(&self.router, self.knows_operators, &published.world) {
-                            // Namespaces have an owner of each operator since a moment ago.
-                            self.service.note(&self.router, Some(&refusal));
-                            return Err(end(&self.outbound, refusal).await);
-                        }
-                        self.offer(&published.world, &published.traceparent).await?;
-                        self.caught_up().await?;
+                        self.tell(&published).await?;
                     }
                 }
                 trust = holder.next() => match trust {
@@ -392,6 +386,16 @@ impl RouterSession {
                 }
             }
         }
+    }
+
+    /// Tells the router what was published, unless namespaces have an owner of each operator since then and it knows of one alone.
+    async fn tell(&mut self, published: &Published) -> Result<(), Status> {
+        if let Some(refusal) = one_owner::refusal(&self.router, self.knows_operators, &published.world) {
+            self.service.note(&self.router, Some(&refusal));
+            return Err(end(&self.outbound, refusal).await);
+        }
+        self.offer(&published.world, &published.traceparent).await?;
+        self.caught_up().await
     }
 }
 

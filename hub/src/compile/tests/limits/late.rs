@@ -93,11 +93,8 @@ fn who_takes_what_a_root_drops_has_nothing_of_what_a_child_has_whose_object_is_l
             let mut met = all.iter().flat_map(|bucket| ["web", "mail"].map(|app| (*bucket, app)));
             met.all(|place| owners(world, &names, place) <= 1)
         };
-        let has = |world: &World, app| {
-            all.iter()
-                .filter(|bucket| owners(world, &takers, (**bucket, app)) == 1)
-                .count()
-        };
+        let is_had = |world: &World, at| owners(world, &takers, at) == 1;
+        let has = |world: &World, app| all.iter().filter(|bucket| is_had(world, (**bucket, app))).count();
         fleet.apply("root", root_of("op", "mail"));
         fleet.apply(taker, wants("web"));
         let world = grown(&mut fleet);

@@ -1,3 +1,5 @@
+//! What the watches of a caller that are open cost, and which of them a handover finds.
+
 use http::{HeaderMap, Method};
 
 use super::*;
