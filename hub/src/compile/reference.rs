@@ -8,6 +8,7 @@ use portolan_runtime::hex;
 use portolan_wire::v1;
 use portolan_wire::v1::ResourceKind;
 use portolan_wire::v1::resource::Body;
+use prost::Message as _;
 use sha2::{Digest, Sha256};
 
 use super::World;
@@ -15,6 +16,8 @@ use crate::facts::PolicyName;
 
 /// Bytes of a version, printed in hex: enough that no two contents of a fleet's life collide.
 const VERSION_BYTES: usize = 16;
+/// A change is told where all of the resource has more than so many times its bytes.
+const FAR_LESS: usize = 2;
 
 /// Name and kind of a resource on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +47,8 @@ pub(crate) enum Ref {
 #[derive(Debug, Clone)]
 pub(crate) struct Compiled {
     pub(crate) resource: Arc<v1::Resource>,
+    /// The same as what is different since the version before, where that is far less.
+    pub(crate) change: Option<Arc<v1::Resource>>,
     /// Made without all facts: for routers that hold nothing under this name, no replacement of what they hold.
     pub(crate) provisional: bool,
 }
@@ -173,8 +178,9 @@ impl Earlier<'_> {
     /// The resource of this name and content.
     pub(super) fn compiled(self, name: &Ref, body: Body) -> Compiled {
         let known = self.0.and_then(|world| world.resources.get(name));
-        match known.filter(|known| known.resource.body.as_ref() == Some(&body)) {
-            Some(known) => known.clone().provisional(false),
+        match known {
+            Some(known) if known.resource.body.as_ref() == Some(&body) => known.clone().provisional(false),
+            Some(known) => Compiled::new(body).after(&known.resource),
             None => Compiled::new(body),
         }
     }
@@ -206,8 +212,49 @@ impl Compiled {
         };
         Self {
             resource: Arc::new(resource),
+            change: None,
             provisional: false,
         }
+    }
+
+    /// With what is different since `before`.
+    fn after(self, before: &v1::Resource) -> Self {
+        let (Some(Body::Ownership(was)), Some(Body::Ownership(now))) = (&before.body, &self.resource.body) else {
+            return self;
+        };
+        let change = v1::Resource {
+            version: self.resource.version.clone(),
+            body: Some(Body::OwnershipChange(v1::OwnershipChange::between(
+                was,
+                &before.version,
+                now,
+            ))),
+        };
+        let is_far_less = change.encoded_len() < self.resource.encoded_len() / FAR_LESS;
+        Self {
+            change: is_far_less.then(|| Arc::new(change)),
+            ..self
+        }
+    }
+
+    /// For a router that holds `held`: without a change that would tell it nothing.
+    pub(crate) fn since(&self, held: Option<&String>) -> Self {
+        let from = |change: &v1::Resource| match &change.body {
+            Some(Body::OwnershipChange(change)) => Some(change.from.clone()),
+            _ => None,
+        };
+        let change = self.change.as_ref().filter(|change| from(change).as_ref() == held);
+        Self {
+            resource: self.resource.clone(),
+            change: change.cloned(),
+            provisional: self.provisional,
+        }
+    }
+
+    /// The resource of this name and content, compiled after `last`.
+    #[cfg(test)]
+    pub(crate) fn after_world(last: Option<&World>, name: &Ref, body: Body) -> Self {
+        Earlier(last).compiled(name, body)
     }
 
     pub(super) fn provisional(self, provisional: bool) -> Self {

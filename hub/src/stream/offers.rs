@@ -117,6 +117,7 @@ mod tests {
                 version: version.to_owned(),
                 body: None,
             }),
+            change: None,
             provisional: false,
         };
         let target = |(name, version): &(&str, &str)| (Ref::Target((*name).to_owned()), compiled(version));

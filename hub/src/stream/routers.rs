@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use portolan_runtime::Tasks;
 use portolan_wire::identity::Identity;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, OPERATORS, POLICIES};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, OPERATORS, OWNERSHIP_CHANGES, POLICIES};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 use portolan_wire::v1::router_control_server::RouterControl;
@@ -289,7 +289,7 @@ impl RouterSession {
         let router = enrolled.name.clone();
         let epoch = next_epoch();
         let mut changes = service.acks.changes();
-        let serves = says(&hello, POLICIES);
+        let (serves, takes_changes) = (says(&hello, POLICIES), says(&hello, OWNERSHIP_CHANGES));
         let state = RouterState {
             subscription: subscription.clone(),
             held: held.clone(),
@@ -311,6 +311,7 @@ impl RouterSession {
                 router: router.clone(),
                 held,
                 rejected: BTreeMap::new(),
+                takes_changes,
             },
             router,
             enrolled,

@@ -1,6 +1,6 @@
 //! What one router must be sent: the difference between a world and what it holds. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_wire::v1;
@@ -18,8 +18,8 @@ const MAX_RESOURCE_BYTES: usize = 32 * 1024 * 1024;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Transaction {
     pub(super) run: u64,
-    /// Shared by those that are told the same.
-    pub(super) upserts: Arc<Vec<(Ref, Arc<v1::Resource>)>>,
+    /// Shared by those that are told the same. A change is there where it leads on from what they hold.
+    pub(super) upserts: Arc<Vec<(Ref, Compiled)>>,
     /// Of this router and no other.
     pub(super) credentials: Vec<Arc<Credential>>,
     pub(super) removals: Vec<Ref>,
@@ -41,6 +41,8 @@ pub(super) struct Holding {
     pub(super) held: Held,
     /// Versions it refused: the same content is not offered twice.
     pub(super) rejected: BTreeMap<Ref, (String, String)>,
+    /// Whether it makes a resource of what is different in it.
+    pub(super) takes_changes: bool,
 }
 
 impl Transaction {
@@ -120,7 +122,7 @@ impl Transaction {
         rejected: Option<&(String, String)>,
     ) {
         if self.is_due(compiled.offered(name), held, rejected) {
-            self.upserts_mut().push((name.clone(), compiled.resource.clone()));
+            self.upserts_mut().push((name.clone(), compiled.since(held)));
         }
     }
 
@@ -137,7 +139,7 @@ impl Transaction {
         true
     }
 
-    fn upserts_mut(&mut self) -> &mut Vec<(Ref, Arc<v1::Resource>)> {
+    fn upserts_mut(&mut self) -> &mut Vec<(Ref, Compiled)> {
         Arc::make_mut(&mut self.upserts)
     }
 
@@ -167,13 +169,13 @@ impl Transaction {
             after.remove(name);
         }
         let upserts = self.upserts.iter();
-        after.extend(upserts.map(|(name, resource)| (name.clone(), resource.version.clone())));
+        after.extend(upserts.map(|(name, compiled)| (name.clone(), compiled.version().clone())));
         after
     }
 
     /// Names and versions of all that comes.
     fn coming(&self) -> impl Iterator<Item = (&Ref, &String)> {
-        let common = self.upserts.iter().map(|(name, resource)| (name, &resource.version));
+        let common = self.upserts.iter().map(|(name, compiled)| (name, compiled.version()));
         let own = self.credentials.iter().map(|credential| credential.offered());
         common.chain(own.map(|entry| (entry.name, entry.version)))
     }
@@ -186,7 +188,7 @@ impl Transaction {
     /// Whether some of it no router could read. Tokens are bounded where they come in.
     pub(super) fn is_too_large(&self) -> bool {
         let mut upserts = self.upserts.iter();
-        upserts.any(|(_, resource)| resource.encoded_len() > MAX_RESOURCE_BYTES)
+        upserts.any(|(_, compiled)| compiled.resource.encoded_len() > MAX_RESOURCE_BYTES)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -203,10 +205,20 @@ impl Transaction {
         Self { whole, ..self }
     }
 
-    /// The messages that carry it, each made when it is its turn. What goes is named before what comes.
-    pub(super) fn messages(&self, nonce: u64, traceparent: &str) -> impl Iterator<Item = v1::RouterUpdate> {
+    /// The messages that carry it, each made when it is its turn. What goes is named before what comes. `takes_changes`: the router
+    /// can make a resource of what is different in it.
+    pub(super) fn messages(
+        &self,
+        nonce: u64,
+        traceparent: &str,
+        takes_changes: bool,
+    ) -> impl Iterator<Item = v1::RouterUpdate> {
         let removed = self.removals.iter().map(|name| Kind::Removed(name.to_wire()));
-        let common = self.upserts.iter().map(|(_, resource)| v1::Resource::clone(resource));
+        let sent = move |compiled: &Compiled| {
+            let change = compiled.change.as_ref().filter(|_| takes_changes);
+            v1::Resource::clone(change.unwrap_or(&compiled.resource))
+        };
+        let common = self.upserts.iter().map(move |(_, compiled)| sent(compiled));
         let own = self.credentials.iter().map(|credential| credential.to_wire());
         let upserted = common.chain(own).map(Kind::Resource);
         let commit = Kind::Commit(v1::Commit {
@@ -225,8 +237,8 @@ impl Holding {
         let too_large: Vec<_> = transaction
             .upserts
             .iter()
-            .filter(|(_, resource)| resource.encoded_len() > MAX_RESOURCE_BYTES)
-            .map(|(name, resource)| (name.clone(), resource.version.clone()))
+            .filter(|(_, compiled)| compiled.resource.encoded_len() > MAX_RESOURCE_BYTES)
+            .map(|(name, compiled)| (name.clone(), compiled.version().clone()))
             .collect();
         if too_large.is_empty() {
             return transaction;
@@ -257,12 +269,22 @@ impl Holding {
             ..transaction.clone()
         };
         self.take(&alone, &reasons);
+        let is_change = |(_, compiled): &&(Ref, Compiled)| self.takes_changes && compiled.change.is_some();
+        let changes: BTreeSet<_> = transaction
+            .upserts
+            .iter()
+            .filter(is_change)
+            .map(|(name, _)| name)
+            .collect();
         let mut refused = 0;
         for (name, version) in transaction.coming() {
-            if let Some(reason) = reasons.get(name) {
-                let refusal = (version.clone(), reason.clone());
-                self.rejected.insert(name.clone(), refusal);
-                refused += 1;
+            let Some(reason) = reasons.get(name) else { continue };
+            refused += 1;
+            if changes.contains(name) {
+                // Of what it holds nobody knows the version: it is sent the whole.
+                self.held.insert(name.clone(), String::new());
+            } else {
+                self.rejected.insert(name.clone(), (version.clone(), reason.clone()));
             }
         }
         refused > 0 && refused == nack.rejected.len()

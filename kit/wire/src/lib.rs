@@ -9,6 +9,7 @@
 pub mod client;
 mod convert;
 pub mod identity;
+mod ownership;
 pub mod protocol;
 mod resource;
 pub mod subscription;

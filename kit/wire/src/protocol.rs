@@ -34,6 +34,9 @@ pub const HELD_LOCKS: &str = "held-locks";
 /// Capability of a router that knows that a namespace has an owner of each operator, as its Hello tells it.
 pub const OPERATORS: &str = "operators";
 
+/// Capability of a router that takes an Ownership as what is different in it, as its Hello tells it.
+pub const OWNERSHIP_CHANGES: &str = "ownership-changes";
+
 /// Capability of a hub that takes an agent's deltas in several messages, as its Welcome tells it.
 pub const REPORT_PAGES: &str = "report-pages";
 

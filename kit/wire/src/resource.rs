@@ -1,7 +1,7 @@
 //! Names of resources: each kind has its own spelling, see `ResourceRef` in the protocol.
 
 use crate::v1::resource::Body;
-use crate::v1::{Resource, ResourceKind, ResourceRef};
+use crate::v1::{Ownership, Resource, ResourceKind, ResourceRef};
 
 impl Resource {
     /// Kind and name; `None` for a resource of a kind that this revision does not know.
@@ -11,7 +11,8 @@ impl Resource {
             Body::MemberIdentity(identity) => (ResourceKind::MemberIdentity, identity.cluster.clone()),
             Body::Coverage(coverage) => (ResourceKind::Coverage, coverage.cluster.clone()),
             Body::Nodes(nodes) => (ResourceKind::Nodes, nodes.cluster.clone()),
-            Body::Ownership(owned) => (ResourceKind::Ownership, format!("{}/{}", owned.cluster, owned.shard)),
+            Body::Ownership(owned) => owned.reference(),
+            Body::OwnershipChange(change) => change.now.as_ref()?.reference(),
             Body::Shard(shard) => (ResourceKind::Shard, shard.name.clone()),
             Body::CallerView(view) => (
                 ResourceKind::CallerView,
@@ -24,5 +25,11 @@ impl Resource {
             kind: kind.into(),
             name,
         })
+    }
+}
+
+impl Ownership {
+    fn reference(&self) -> (ResourceKind, String) {
+        (ResourceKind::Ownership, format!("{}/{}", self.cluster, self.shard))
     }
 }

@@ -33,6 +33,7 @@ fn compiled(version: &str, body: Option<Body>) -> Compiled {
     let version = version.to_owned();
     Compiled {
         resource: Arc::new(v1::Resource { version, body }),
+        change: None,
         provisional: false,
     }
 }

@@ -51,6 +51,7 @@ fn compiled(version: &str, body: Body) -> Compiled {
             version: version.to_owned(),
             body: Some(body),
         }),
+        change: None,
         provisional: false,
     }
 }

@@ -47,7 +47,7 @@ impl RouterSession {
             }
             state.offered.extend(offered);
         });
-        for message in transaction.messages(self.nonce, &traceparent) {
+        for message in transaction.messages(self.nonce, &traceparent, self.holding.takes_changes) {
             send(&self.outbound, "router", message).await?;
         }
         self.in_flight = Some(InFlight {

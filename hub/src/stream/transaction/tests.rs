@@ -29,6 +29,7 @@ fn world(resources: &[(Ref, &str, bool)]) -> World {
             version: version.to_owned(),
             body: None,
         }),
+        change: None,
         provisional,
     };
     let resources = resources
@@ -57,7 +58,7 @@ fn only_differences_are_sent_and_an_ack_settles_them() {
     assert_eq!(transaction.removals, [target("gone")]);
     assert!(transaction.whole);
     assert!(matches!(
-        transaction.messages(7, "t").last().unwrap().kind,
+        transaction.messages(7, "t", false).last().unwrap().kind,
         Some(Kind::Commit(v1::Commit { nonce: 7, .. }))
     ));
     router.acked(&transaction);
@@ -251,4 +252,67 @@ fn what_no_router_could_read_is_kept_back_and_told() {
     assert!(router.rejected[&target("east")].1.contains("bytes"));
     router.acked(&transaction);
     assert!(router.next(&world, &Scope::Everything).is_empty());
+}
+
+/// A world in which shard a of east has namespaces up to this one, compiled after `last`.
+fn granting(last: Option<&World>, namespaces: usize) -> World {
+    let grants = (0..namespaces).map(|number| v1::NamespaceGrant {
+        namespace: format!("namespace-{number}"),
+        owner_count: 1,
+        ..v1::NamespaceGrant::default()
+    });
+    let owned = v1::Ownership {
+        cluster: "east".to_owned(),
+        shard: "ops/a".to_owned(),
+        namespaces: grants.collect(),
+        ..v1::Ownership::default()
+    };
+    let name = self::owned("east");
+    let compiled = Compiled::after_world(last, &name, v1::resource::Body::Ownership(owned));
+    World {
+        resources: [(name, compiled)].into(),
+        ..World::default()
+    }
+}
+
+#[test]
+fn who_holds_the_version_before_is_sent_what_is_different_and_whoever_refuses_that_the_whole() {
+    let worlds = [granting(None, 50)];
+    let worlds = [granting(Some(&worlds[0]), 51), worlds.into_iter().next().unwrap()];
+    let [now, before] = &worlds;
+    let sent = |router: &Holding, transaction: &Transaction| {
+        let first = transaction.messages(1, "", router.takes_changes).next();
+        match first.and_then(|message| message.kind) {
+            Some(Kind::Resource(resource)) => resource.body,
+            other => panic!("{other:?}"),
+        }
+    };
+    let version = |world: &World| world.resources[&owned("east")].version().clone();
+    let mut router = holding(&[(owned("east"), &version(before))]);
+    let transaction = Transaction::between(&router, now, &Scope::Everything);
+    assert!(matches!(
+        sent(&router, &transaction),
+        Some(v1::resource::Body::Ownership(_))
+    ));
+    router.takes_changes = true;
+    let Some(v1::resource::Body::OwnershipChange(change)) = sent(&router, &transaction) else {
+        panic!("all of it is sent");
+    };
+    assert_eq!(
+        (change.from, change.now.unwrap().namespaces.len()),
+        (version(before), 1)
+    );
+    assert!(router.nacked(&transaction, &refusal(&owned("east"))));
+    assert!(router.held.get(&owned("east")).is_some(), "it goes on with what it has");
+    let again = Transaction::between(&router, now, &Scope::Everything);
+    assert!(matches!(sent(&router, &again), Some(v1::resource::Body::Ownership(_))));
+    router.acked(&again);
+    assert_eq!(router.held.get(&owned("east")), Some(&version(now)));
+    let mut late = holding(&[(owned("east"), "of before that")]);
+    late.takes_changes = true;
+    let transaction = Transaction::between(&late, now, &Scope::Everything);
+    assert!(matches!(
+        sent(&late, &transaction),
+        Some(v1::resource::Body::Ownership(_))
+    ));
 }

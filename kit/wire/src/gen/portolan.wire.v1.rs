@@ -586,6 +586,7 @@ pub struct RouterHello {
     /// `cursor-format-2`: the router reads cursors of that format. `policies`: it serves Policy resources. `fence`: its writes
     /// say their epoch where the grant is `fenced`, and it tells WritesAnswered. `locks`: it heeds Shard.lock, and tells LockReport.
     /// `held-locks`: it heeds CallerView.writes_closed, and tells HeldLocks. `operators`: a namespace has an owner of each Shard.operator.
+    /// `ownership-changes`: it takes OwnershipChange.
     #[prost(string, repeated, tag = "2")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "3")]
@@ -682,7 +683,7 @@ pub struct Resource {
     /// Hash of the content: equal versions are equal resources, also across hub restarts.
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
-    #[prost(oneof = "resource::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 12")]
+    #[prost(oneof = "resource::Body", tags = "2, 3, 4, 5, 6, 7, 8, 9, 12, 13")]
     pub body: ::core::option::Option<resource::Body>,
 }
 /// Nested message and enum types in `Resource`.
@@ -707,6 +708,8 @@ pub mod resource {
         Credential(super::Credential),
         #[prost(message, tag = "12")]
         Nodes(super::Nodes),
+        #[prost(message, tag = "13")]
+        OwnershipChange(super::OwnershipChange),
     }
 }
 /// Ends a transaction: all of it is checked before any of it is served, and it is served by one swap.
@@ -1159,6 +1162,23 @@ pub struct Ownership {
     /// As Shard.operator.
     #[prost(string, tag = "7")]
     pub operator: ::prost::alloc::string::String,
+}
+/// The next version of an Ownership, as what is different in it: for a router with the capability `ownership-changes` that holds the
+/// version which it changes. One that does not refuses it by a Nack, and is sent all of the Ownership.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OwnershipChange {
+    /// Version of the Ownership that is changed.
+    #[prost(string, tag = "1")]
+    pub from: ::prost::alloc::string::String,
+    /// The Ownership as it is now, with the grants and departures alone that are new or others than before.
+    #[prost(message, optional, tag = "2")]
+    pub now: ::core::option::Option<Ownership>,
+    /// Namespaces that have no grant any more.
+    #[prost(string, repeated, tag = "3")]
+    pub gone: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Namespaces whose departure is not told any more.
+    #[prost(string, repeated, tag = "4")]
+    pub forgotten: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DepartedNamespace {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_runtime::Chain;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, OPERATORS, POLICIES};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, OPERATORS, OWNERSHIP_CHANGES, POLICIES};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
@@ -121,7 +121,7 @@ impl HubState {
     pub(super) fn capabilities(&self) -> Vec<String> {
         // By the UID of its shard, which that format is told by, the handover of a lock is known from any other.
         let later = [CURSOR_FORMAT_2, LOCKS].into_iter().filter(|_| !self.held_to_format_1);
-        let all = later.chain([POLICIES, FENCE, HELD_LOCKS, OPERATORS]);
+        let all = later.chain([POLICIES, FENCE, HELD_LOCKS, OPERATORS, OWNERSHIP_CHANGES]);
         all.map(str::to_owned).collect()
     }
 
@@ -181,10 +181,26 @@ impl HubState {
             }
         }
         self.away = None;
+        for resource in &mut transaction.upserted {
+            self.complete(resource);
+        }
         let applied = apply(&self.routing.load().snapshot, &transaction);
         self.routing.swap(applied.snapshot);
         self.keep(transaction, &applied.rejected);
         applied.rejected
+    }
+
+    /// Puts the Ownership in the place of a change that leads on from the version that is held. Any other is refused as it is.
+    fn complete(&self, resource: &mut v1::Resource) {
+        let Some(Body::OwnershipChange(change)) = &resource.body else {
+            return;
+        };
+        let held = resource.reference().and_then(|name| self.resources.get(&name));
+        let held = held.filter(|held| held.version == change.from);
+        if let Some(Body::Ownership(before)) = held.and_then(|held| held.body.as_ref()) {
+            let now = change.clone().apply(before);
+            resource.body = now.map(Body::Ownership);
+        }
     }
 
     /// This router's shares of limits are others from now on.

@@ -1,6 +1,7 @@
 //! The subscriber against a scripted hub over real gRPC and TLS.
 
 mod ageing;
+mod changes;
 mod policies;
 mod questions;
 

@@ -194,6 +194,11 @@ impl Snapshot {
                 let of_cluster = all.entry(owned.cluster.clone()).or_default();
                 insert(of_cluster, owned.shard.clone(), owned);
             }
+            // Of any other an Ownership was made.
+            Some(Body::OwnershipChange(wire)) => {
+                let problem = format!("version {} of it is not what this router holds", wire.from);
+                return Err(bad("from", problem));
+            }
             Some(Body::Shard(wire)) => {
                 let rules = Arc::new(wire.clone());
                 Arc::make_mut(&mut self.rules).insert(shard::check(&rules)?, rules);

@@ -36,13 +36,23 @@ impl Awaited {
                     cluster,
                     namespace,
                 },
-                Some(Body::Ownership(told)),
+                _,
             ) => {
                 let granted = |grant: &v1::NamespaceGrant| grant.namespace == *namespace && is_granted(grant);
-                told.shard == *shard && told.cluster == *cluster && told.namespaces.iter().any(granted)
+                let told = told_of(resource).filter(|told| told.shard == *shard && told.cluster == *cluster);
+                told.is_some_and(|told| told.namespaces.iter().any(granted))
             }
             _ => false,
         }
+    }
+}
+
+/// What is told of an Ownership: all of it, or what is different.
+fn told_of(resource: &v1::Resource) -> Option<&v1::Ownership> {
+    match &resource.body {
+        Some(Body::Ownership(told)) => Some(told),
+        Some(Body::OwnershipChange(change)) => change.now.as_ref(),
+        _ => None,
     }
 }
 
@@ -79,12 +89,22 @@ impl Record {
 
     fn learn(&mut self, at: Instant, resources: &[v1::Resource]) {
         for resource in resources {
-            let Some(Body::Ownership(told)) = &resource.body else {
-                continue;
-            };
-            let granted = told.namespaces.iter().filter(|grant| is_granted(grant));
-            let granted = granted.map(|grant| grant.namespace.clone()).collect();
-            self.granted.insert((told.cluster.clone(), told.shard.clone()), granted);
+            let Some(told) = told_of(resource) else { continue };
+            let granted = self
+                .granted
+                .entry((told.cluster.clone(), told.shard.clone()))
+                .or_default();
+            match &resource.body {
+                Some(Body::OwnershipChange(change)) => {
+                    let others = told.namespaces.iter().map(|grant| &grant.namespace);
+                    others
+                        .chain(&change.gone)
+                        .for_each(|namespace| _ = granted.remove(namespace));
+                }
+                _ => granted.clear(),
+            }
+            let now = told.namespaces.iter().filter(|grant| is_granted(grant));
+            granted.extend(now.map(|grant| grant.namespace.clone()));
             self.changed = Some(at);
         }
     }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use portolan_runtime::Tasks;
 use portolan_runtime::tls::{IdentityStore, TrustStore};
 use portolan_wire::client::HubLink;
-use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, LOCKS, OPERATORS, POLICIES, PROTOCOL};
+use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, LOCKS, OPERATORS, OWNERSHIP_CHANGES, POLICIES, PROTOCOL};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
 use portolan_wire::v1::router_control_client::RouterControlClient;
@@ -80,7 +80,7 @@ async fn connect(mut client: RouterControlClient<Channel>) -> anyhow::Result<Str
     let (outbox, messages) = mpsc::channel(OUTBOX);
     let hello = v1::RouterHello {
         protocol: PROTOCOL,
-        capabilities: [CURSOR_FORMAT_2, FENCE, LOCKS, OPERATORS, POLICIES]
+        capabilities: [CURSOR_FORMAT_2, FENCE, LOCKS, OPERATORS, OWNERSHIP_CHANGES, POLICIES]
             .map(str::to_owned)
             .to_vec(),
         version: "v0-bench".to_owned(),
@@ -103,7 +103,7 @@ struct Following {
     board: Arc<Board>,
     /// Its number on the board.
     seat: usize,
-    /// What is being released, by the name of its Ownership.
+    /// What is being released, by the name of its Ownership, in the order of namespaces.
     releasing: BTreeMap<(String, String), Vec<v1::PairEpoch>>,
     /// Of the transaction that comes in.
     resources: Vec<v1::Resource>,
@@ -135,26 +135,40 @@ impl Following {
         let resources = std::mem::take(&mut self.resources);
         self.say(Said::Ack(v1::Ack { nonce })).await?;
         self.board.acked(self.seat, Instant::now(), &resources);
-        let owned = resources.iter().filter_map(|resource| match &resource.body {
-            Some(Body::Ownership(owned)) => Some(owned),
-            _ => None,
-        });
         let mut is_news = false;
-        for owned in owned {
-            let key = (owned.cluster.clone(), owned.shard.clone());
-            let releasing = releasing(owned);
-            let before = if releasing.is_empty() {
-                self.releasing.remove(&key)
-            } else {
-                self.releasing.insert(key, releasing.clone())
+        for resource in &resources {
+            is_news |= match &resource.body {
+                Some(Body::Ownership(owned)) => self.owns(owned, |_| false),
+                Some(Body::OwnershipChange(change)) => {
+                    let Some(now) = &change.now else { continue };
+                    let stays = |namespace: &String| {
+                        let is_told = now.namespaces.iter().any(|grant| grant.namespace == *namespace);
+                        !is_told && !change.gone.contains(namespace)
+                    };
+                    self.owns(now, stays)
+                }
+                _ => false,
             };
-            is_news |= before.unwrap_or_default() != releasing;
         }
         if is_news {
             let pairs = self.releasing.values().flatten().cloned().collect();
             self.say(Said::WritesAnswered(v1::WritesAnswered { pairs })).await?;
         }
         Ok(())
+    }
+
+    /// Takes note of what is being released; of what was, what `stays` is still. Whether that is news.
+    fn owns(&mut self, owned: &v1::Ownership, stays: impl Fn(&String) -> bool) -> bool {
+        let key = (owned.cluster.clone(), owned.shard.clone());
+        let before = self.releasing.remove(&key).unwrap_or_default();
+        let mut now = releasing(owned);
+        now.extend(before.iter().filter(|pair| stays(&pair.namespace)).cloned());
+        now.sort_unstable_by(|one, other| one.namespace.cmp(&other.namespace));
+        let is_news = before != now;
+        if !now.is_empty() {
+            self.releasing.insert(key, now);
+        }
+        is_news
     }
 
     async fn say(&self, kind: Said) -> anyhow::Result<()> {
