@@ -84,6 +84,18 @@ pub(crate) fn describe(object: &DynamicObject) -> String {
 
 /// Where the object is.
 pub(crate) async fn api_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Api<DynamicObject>> {
+    let (resource, scope) = resource_of(client, object).await?;
+    Ok(match scope {
+        Scope::Cluster => Api::all_with(client.clone(), &resource),
+        Scope::Namespaced => {
+            let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
+            Api::namespaced_with(client.clone(), &namespace, &resource)
+        }
+    })
+}
+
+/// The object's kind as the cluster serves it.
+pub(crate) async fn resource_of(client: &Client, object: &DynamicObject) -> anyhow::Result<(ApiResource, Scope)> {
     let types = object
         .types
         .as_ref()
@@ -93,13 +105,7 @@ pub(crate) async fn api_of(client: &Client, object: &DynamicObject) -> anyhow::R
     let (resource, capabilities): (ApiResource, _) = discovery::pinned_kind(client, &gvk)
         .await
         .with_context(|| format!("the cluster does not serve {} {}", types.api_version, types.kind))?;
-    Ok(match capabilities.scope {
-        Scope::Cluster => Api::all_with(client.clone(), &resource),
-        Scope::Namespaced => {
-            let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
-            Api::namespaced_with(client.clone(), &namespace, &resource)
-        }
-    })
+    Ok((resource, capabilities.scope))
 }
 
 fn is_not_found(error: &anyhow::Error) -> bool {

@@ -16,6 +16,7 @@ mod ca;
 mod dev;
 mod faults;
 mod policies;
+mod register;
 mod router;
 mod shards;
 
@@ -25,6 +26,7 @@ pub(crate) use self::ca::{CaCommand, RotateArgs, StepArgs};
 pub(crate) use self::dev::{DevCommand, DevDirArgs, DevDownArgs, DevProgramArgs, DevStatusArgs, DevUpArgs};
 pub(crate) use self::faults::{FaultsArgs, FaultsCommand};
 pub(crate) use self::policies::{PoliciesCommand, PolicyName, StatusArgs, TryArgs};
+pub(crate) use self::register::{RegisterArgs, UnregisterArgs};
 pub(crate) use self::router::{ForgetArgs, RouterCommand};
 pub(crate) use self::shards::{
     DiffArgs, EditArgs, ForceArgs, HubAdminArgs, MoveArgs, PlanArgs, PromoteArgs, RollbackArgs, SeparateArgs,
@@ -45,7 +47,13 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Install the CustomResourceDefinitions, the hub's RBAC and its webhook into the hub cluster
     Install(InstallArgs),
-    /// Register a member cluster: its half and the hub's half of the opt-in
+    /// Make a cluster a member, with its kubeconfig: agent, certificate and acceptance, until it serves
+    #[command(after_help = register::REGISTER_HELP)]
+    Register(Box<RegisterArgs>),
+    /// Take a member cluster out again: its shards' namespaces, its agent, and all that was written there
+    #[command(after_help = register::UNREGISTER_HELP)]
+    Unregister(UnregisterArgs),
+    /// Both halves of a registration without the agent, which somebody else installs
     Join(JoinArgs),
     /// Let the router act as more ServiceAccounts, users, groups, uids or extras in a member cluster
     Allow(AllowArgs),

@@ -30,6 +30,8 @@ pub(crate) struct Cluster {
     /// PEM bundle of the kubeconfig; empty when it relies on the system's roots.
     pub(crate) ca_pem: String,
     pub(crate) tls_server_name: Option<String>,
+    /// The kubeconfig says not to verify the API server's certificate.
+    pub(crate) insecure: bool,
 }
 
 impl Cluster {
@@ -44,6 +46,11 @@ impl Cluster {
 
 /// Connects with the current context of `file`, or of kubectl's default kubeconfig.
 pub(crate) async fn connect(what: &str, file: Option<&Path>) -> anyhow::Result<Cluster> {
+    connect_to(what, file, None).await
+}
+
+/// The same with this context of it; `None`: the current one.
+pub(crate) async fn connect_to(what: &str, file: Option<&Path>, context: Option<&str>) -> anyhow::Result<Cluster> {
     let from = || {
         file.map_or_else(
             || "the default kubeconfig".to_owned(),
@@ -55,14 +62,20 @@ pub(crate) async fn connect(what: &str, file: Option<&Path>) -> anyhow::Result<C
         None => Kubeconfig::read(),
     }
     .with_context(|| format!("cannot read the kubeconfig of {what} from {}", from()))?;
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+    let options = KubeConfigOptions {
+        context: context.map(ToOwned::to_owned),
+        ..KubeConfigOptions::default()
+    };
+    let named = || context.map_or_else(|| "current context".to_owned(), |name| format!("context {name:?}"));
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
-        .with_context(|| format!("kubeconfig of {what} ({}) has no usable current context", from()))?;
+        .with_context(|| format!("kubeconfig of {what} ({}) has no usable {}", from(), named()))?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     let ca_pem = pem_bundle(config.root_cert.as_deref().unwrap_or_default());
     let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     let tls_server_name = config.tls_server_name.clone();
+    let insecure = config.accept_invalid_certs;
     let client = Client::try_from(config).with_context(|| format!("cannot make a client for {what}"))?;
     let version = tokio::time::timeout(CONNECT_TIMEOUT, client.apiserver_version()).await;
     match version {
@@ -71,6 +84,7 @@ pub(crate) async fn connect(what: &str, file: Option<&Path>) -> anyhow::Result<C
             url,
             ca_pem,
             tls_server_name,
+            insecure,
         }),
         Ok(Err(error)) => Err(anyhow!(error)).with_context(|| format!("{what} at {url} does not answer")),
         Err(_) => bail!("{what} at {url} does not answer within {} s", CONNECT_TIMEOUT.as_secs()),

@@ -96,6 +96,11 @@ impl Grants {
         *self == Self::default()
     }
 
+    /// Namespaces of the ServiceAccounts, of which the member must have each.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = &str> {
+        self.service_accounts.keys().map(String::as_str)
+    }
+
     /// Adds the grants to those the member has.
     pub(crate) async fn install(&self, member: &Client) -> anyhow::Result<()> {
         for (namespace, names) in &self.service_accounts {

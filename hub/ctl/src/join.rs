@@ -40,6 +40,13 @@ pub(crate) struct Join<'a> {
     pub(crate) label_prefix: Option<&'a str>,
 }
 
+/// What a join writes that was found out before.
+pub(crate) struct Checked {
+    spec: MemberClusterSpec,
+    /// PEM.
+    hub_ca: String,
+}
+
 pub(crate) async fn run(args: &JoinArgs) -> anyhow::Result<()> {
     let grants = Grants::parse(&args.grants)?;
     let label_kinds = LabelKinds::parse(&args.label_kinds)?;
@@ -84,21 +91,37 @@ pub(crate) fn member_rbac() -> anyhow::Result<Vec<kube::api::DynamicObject>> {
 impl Join<'_> {
     /// Everything that can be refused is checked before anything is written; every step may be repeated.
     pub(crate) async fn run(&self, hub: &Cluster, member: &Cluster) -> anyhow::Result<()> {
+        let checked = self.check(hub, member).await?;
+        self.write_member(&member.client).await?;
+        self.register(&hub.client, &checked).await?;
+        self.invite(hub, member, &checked).await
+    }
+
+    /// What can be refused; writes nothing.
+    pub(crate) async fn check(&self, hub: &Cluster, member: &Cluster) -> anyhow::Result<Checked> {
         let spec = self.spec(member)?;
         self.check_identity(hub, member).await?;
         let hub_ca = hub_ca::awaited(&hub.client).await?;
+        Ok(Checked { spec, hub_ca })
+    }
+
+    /// The member's half but for the agent's invitation: namespaces, ServiceAccounts, RBAC, policies.
+    pub(crate) async fn write_member(&self, member: &Client) -> anyhow::Result<()> {
         let rbac = member_rbac()?;
-        apply::apply(&member.client, &rbac).await?;
-        self.grants.install(&member.client).await?;
-        self.label_kinds.install(&member.client).await?;
+        apply::apply(member, &rbac).await?;
+        self.grants.install(member).await?;
+        self.label_kinds.install(member).await?;
         let policies = Policies {
             rbac: &rbac,
             prefix: self.label_prefix,
         };
-        policies.install(&member.client).await?;
-        self.register(&hub.client, &spec).await?;
+        policies.install(member).await
+    }
+
+    /// Lets the member's agent ask for a certificate: a bootstrap token of the hub's, and where the hub is.
+    pub(crate) async fn invite(&self, hub: &Cluster, member: &Cluster, checked: &Checked) -> anyhow::Result<()> {
         let token = bootstrap::create(&hub.client, &Subject::Agent(self.name), self.token_ttl).await?;
-        self.leave_bootstrap(&member.client, &token, &hub_ca).await
+        self.leave_bootstrap(&member.client, &token, &checked.hub_ca).await
     }
 
     fn spec(&self, member: &Cluster) -> anyhow::Result<MemberClusterSpec> {
@@ -166,7 +189,7 @@ impl Join<'_> {
 
     /// Applies the registration against the version it was made from: somebody else may be withdrawing the acceptance
     /// or changing labels meanwhile, and the hub writes status.
-    async fn register(&self, hub: &Client, spec: &MemberClusterSpec) -> anyhow::Result<()> {
+    pub(crate) async fn register(&self, hub: &Client, Checked { spec, .. }: &Checked) -> anyhow::Result<()> {
         let clusters: Api<MemberCluster> = Api::all(hub.clone());
         let registered = || format!("cannot register MemberCluster {} on the hub", self.name);
         let mut others = 0;

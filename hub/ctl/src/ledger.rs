@@ -12,7 +12,7 @@ mod adopt;
 mod claims;
 mod found;
 
-use found::Found;
+pub(crate) use found::Found;
 
 pub(crate) async fn run(command: &LedgerCommand) -> anyhow::Result<()> {
     match command {

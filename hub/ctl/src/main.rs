@@ -35,11 +35,14 @@ mod label_kinds;
 mod ledger;
 mod person;
 mod policies;
+mod register;
 mod router;
 mod sentence;
 mod shards;
+mod steps;
 mod strict;
 mod table;
+mod unregister;
 mod watch_state;
 mod whoami;
 
@@ -81,6 +84,8 @@ async fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Install(args) => install::run(&args).await,
         Command::Join(args) => join::run(&args).await,
+        Command::Register(args) => register::run(&args).await,
+        Command::Unregister(args) => unregister::run(&args).await,
         Command::Allow(args) => grant::run(&args).await,
         Command::Apply(args) => apply_files::run(&args).await,
         Command::Kubeconfig(args) => kubeconfig::run(&args).await,

@@ -24,6 +24,8 @@ use crate::admin;
 use crate::cli::{HubAdminArgs, ShardsCommand};
 use crate::dev::fleet::Fleet;
 
+pub(crate) use write::{Edit, find, write};
+
 /// The program of a fleet that is asked.
 const HUB: &str = "hub";
 /// Names of a long list that people are shown.

@@ -14,10 +14,10 @@ pub(super) const MANAGER: &str = "portolanctl-shards";
 
 /// The object as it was read, and the spec that it is to have.
 #[derive(Debug, Clone)]
-pub(super) struct Edit {
-    pub(super) name: ShardName,
-    pub(super) object: DynamicObject,
-    pub(super) spec: Value,
+pub(crate) struct Edit {
+    pub(crate) name: ShardName,
+    pub(crate) object: DynamicObject,
+    pub(crate) spec: Value,
 }
 
 impl Edit {
@@ -30,7 +30,7 @@ impl Edit {
 }
 
 /// The object of a shard.
-pub(super) async fn find(hub: &Client, name: &ShardName) -> anyhow::Result<DynamicObject> {
+pub(crate) async fn find(hub: &Client, name: &ShardName) -> anyhow::Result<DynamicObject> {
     let found = api(hub, name).get_opt(name.name()).await;
     let found = found.with_context(|| format!("cannot read ShardingConfig {name}"))?;
     found.with_context(|| format!("there is no ShardingConfig {name}: see portolanctl get shards"))
@@ -55,7 +55,7 @@ pub(super) async fn read(hub: &Client, name: &ShardName) -> anyhow::Result<Dynam
 }
 
 /// Writes them in order, all or none as far as it can be had.
-pub(super) async fn write(hub: &Client, edits: &[Edit]) -> anyhow::Result<()> {
+pub(crate) async fn write(hub: &Client, edits: &[Edit]) -> anyhow::Result<()> {
     for edit in edits {
         let tried = write_spec(hub, edit, edit.object.clone(), Write::Tried).await;
         tried.with_context(|| {

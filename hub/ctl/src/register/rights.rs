@@ -1,0 +1,138 @@
+//! Which rights a registration needs and whoever runs it does not have, asked of the clusters before anything is written.
+
+use anyhow::Context as _;
+use futures::future::try_join_all;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::{Api, DynamicObject, PatchParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use portolan_crds::labels::{GROUP, SYSTEM_NAMESPACE};
+use portolan_crds::policy;
+
+use crate::apply::{self, MANAGER};
+
+/// What an apply needs.
+const APPLIES: [&str; 2] = ["create", "patch"];
+/// What policies are written by.
+const WRITES: [&str; 3] = ["get", "create", "update"];
+const POLICIES: [&str; 2] = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+
+/// A kind that something is to be done with.
+struct Right<'a> {
+    verbs: &'a [&'a str],
+    group: &'a str,
+    resource: &'a str,
+    namespace: Option<&'a str>,
+}
+
+/// What is missing on the hub, as lines.
+pub(super) async fn missing_in_hub(hub: &Client) -> anyhow::Result<Vec<String>> {
+    let rights = [
+        Right {
+            verbs: &["get", "list", "create", "patch"],
+            group: GROUP,
+            resource: "memberclusters",
+            namespace: None,
+        },
+        Right {
+            verbs: &["create"],
+            group: "",
+            resource: "secrets",
+            namespace: Some(SYSTEM_NAMESPACE),
+        },
+        Right {
+            verbs: &["get"],
+            group: "",
+            resource: "configmaps",
+            namespace: Some(SYSTEM_NAMESPACE),
+        },
+    ];
+    missing("the hub cluster", hub, &rights).await
+}
+
+/// What is missing in the member for these objects, the policies and the roles, as lines.
+pub(super) async fn missing_in_member(
+    name: &str,
+    member: &Client,
+    objects: &[DynamicObject],
+) -> anyhow::Result<Vec<String>> {
+    let what = format!("member cluster {name}");
+    let served = objects.iter().map(|object| async move {
+        let (resource, _) = apply::resource_of(member, object).await?;
+        Ok::<_, anyhow::Error>((resource, object.namespace()))
+    });
+    let mut served = try_join_all(served).await?;
+    served.sort_by(|one, other| (&one.0.plural, &one.1).cmp(&(&other.0.plural, &other.1)));
+    served.dedup_by(|one, other| (&one.0.plural, &one.1) == (&other.0.plural, &other.1));
+    let rights = served.iter().map(|(resource, namespace)| Right {
+        verbs: &APPLIES,
+        group: &resource.group,
+        resource: &resource.plural,
+        namespace: namespace.as_deref(),
+    });
+    let policies = POLICIES.iter().map(|resource| Right {
+        verbs: &WRITES,
+        group: policy::GROUP,
+        resource,
+        namespace: None,
+    });
+    let mut lines = missing(&what, member, &rights.chain(policies).collect::<Vec<_>>()).await?;
+    if lines.is_empty() {
+        lines = unheld(&what, member, objects).await?;
+    }
+    Ok(lines)
+}
+
+/// Roles that give more than whoever runs this has: the API server refuses them, which a dry run tells.
+async fn unheld(what: &str, member: &Client, objects: &[DynamicObject]) -> anyhow::Result<Vec<String>> {
+    let roles = objects
+        .iter()
+        .filter(|object| object.types.as_ref().is_some_and(|types| types.kind == "ClusterRole"));
+    let mut lines = Vec::new();
+    for role in roles {
+        let tried = apply::apply_as(member, role, &PatchParams::apply(MANAGER).force().dry_run()).await;
+        if let Err(error) = tried {
+            lines.push(format!("{what}: {}", crate::sentence::of(&error)));
+        }
+    }
+    Ok(lines)
+}
+
+async fn missing(what: &str, client: &Client, rights: &[Right<'_>]) -> anyhow::Result<Vec<String>> {
+    let each = rights
+        .iter()
+        .flat_map(|right| right.verbs.iter().map(move |verb| (right, *verb)));
+    let asked = each.map(|(right, verb)| async move {
+        let allowed = is_allowed(client, right, verb).await;
+        let allowed = allowed.with_context(|| format!("{what} does not say what whoever runs this may do"))?;
+        let place = right
+            .namespace
+            .map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+        let group = if right.group.is_empty() {
+            String::new()
+        } else {
+            format!(".{}", right.group)
+        };
+        Ok::<_, anyhow::Error>((!allowed).then(|| format!("{what}: {verb} {}{group}{place}", right.resource)))
+    });
+    Ok(try_join_all(asked).await?.into_iter().flatten().collect())
+}
+
+async fn is_allowed(client: &Client, right: &Right<'_>, verb: &str) -> Result<bool, kube::Error> {
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some(verb.to_owned()),
+                group: Some(right.group.to_owned()),
+                resource: Some(right.resource.to_owned()),
+                namespace: right.namespace.map(ToOwned::to_owned),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let answer = Api::<SelfSubjectAccessReview>::all(client.clone())
+        .create(&PostParams::default(), &review)
+        .await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
