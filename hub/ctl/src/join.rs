@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 use crate::admission::Policies;
 use crate::apply::{self, MANAGER};
 use crate::bootstrap::{self, Subject};
-use crate::cli::JoinArgs;
+use crate::cli::{GatewayAddress, JoinArgs};
 use crate::connect::{Cluster, connect};
 use crate::grant::{Grants, WRITES_OF_OTHERS};
 use crate::hub_ca;
+use crate::injection;
 use crate::label_kinds::LabelKinds;
 
 const MEMBER_RBAC: &str = include_str!("../../../deploy/member/rbac.yaml");
@@ -38,6 +39,7 @@ pub(crate) struct Join<'a> {
     pub(crate) grants: &'a Grants,
     pub(crate) label_kinds: &'a LabelKinds,
     pub(crate) label_prefix: Option<&'a str>,
+    pub(crate) gateway: Option<&'a GatewayAddress>,
 }
 
 pub(crate) async fn run(args: &JoinArgs) -> anyhow::Result<()> {
@@ -55,6 +57,7 @@ pub(crate) async fn run(args: &JoinArgs) -> anyhow::Result<()> {
         grants: &grants,
         label_kinds: &label_kinds,
         label_prefix: args.label_prefix.as_deref(),
+        gateway: args.gateway.as_ref(),
     };
     join.run(&hub, &member).await?;
     println!(
@@ -96,6 +99,7 @@ impl Join<'_> {
             prefix: self.label_prefix,
         };
         policies.install(&member.client).await?;
+        injection::install(&member.client, self.gateway, &hub_ca).await?;
         self.register(&hub.client, &spec).await?;
         let token = bootstrap::create(&hub.client, &Subject::Agent(self.name), self.token_ttl).await?;
         self.leave_bootstrap(&member.client, &token, &hub_ca).await
@@ -373,6 +377,7 @@ mod tests {
             grants,
             label_kinds,
             label_prefix: None,
+            gateway: None,
         }
     }
 
