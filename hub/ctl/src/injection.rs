@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::labels::{ANNOTATION_GATEWAY_CA, CONFIG_MAP_INJECTION, SYSTEM_NAMESPACE};
+use portolan_crds::policy::INJECTION_VERSIONS;
 use serde_json::{Value, json};
 
 use crate::admission;
@@ -13,8 +14,6 @@ use crate::apply::{self, MANAGER};
 use crate::cli::GatewayAddress;
 
 const MANIFEST: &str = include_str!("../../../deploy/member/injection.yaml");
-/// Versions of the API by which the policies can be served, the best first.
-const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 /// Pods that are read at a time: of each only metadata.
 const PAGE: u32 = 500;
 
@@ -54,7 +53,7 @@ pub(crate) fn policies() -> anyhow::Result<Vec<DynamicObject>> {
 /// Writes all that the member serves; names a gateway if one is given, and leaves the one that is there otherwise.
 pub(crate) async fn install(member: &Client, address: Option<&GatewayAddress>, ca: &str) -> anyhow::Result<()> {
     for policy in policies()? {
-        if let Some(served) = admission::as_served(member, &VERSIONS, &policy).await? {
+        if let Some(served) = admission::as_served(member, &INJECTION_VERSIONS, &policy).await? {
             admission::put(member, served).await?;
         } else {
             println!(
@@ -143,7 +142,7 @@ pub(crate) fn references() -> anyhow::Result<Vec<Value>> {
         "metadata": {"name": CONFIG_MAP_INJECTION, "namespace": SYSTEM_NAMESPACE},
     })];
     for policy in policies()? {
-        let versions = VERSIONS.map(|version| admission::in_version(&policy, version));
+        let versions = INJECTION_VERSIONS.map(|version| admission::in_version(&policy, version));
         for policy in versions {
             references.push(serde_json::to_value(policy).context("a policy is JSON")?);
         }
@@ -161,9 +160,10 @@ fn name() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
 
     use portolan_crds::labels::{ANNOTATION_KEEP_TOKEN, DEFAULT_AUDIENCE, LABEL_ENABLE_PROXY, VOLUME_ACCOUNT};
+    use portolan_crds::policy::INJECTION;
 
     use super::*;
 
@@ -181,11 +181,11 @@ mod tests {
             assert!(MANIFEST.contains(word), "{word}");
         }
         assert!(MANIFEST.contains(&format!("dyn(\"{DEFAULT_AUDIENCE}\")")));
-        let names: BTreeMap<_, _> = policies()
-            .unwrap()
+        let policies = policies().unwrap();
+        let named = policies
             .iter()
-            .map(|policy| (policy.name_any(), policy.types.clone().unwrap().kind))
-            .collect();
-        assert_eq!(names.len(), 4, "{names:?}");
+            .map(|policy| (policy.types.clone().unwrap().kind, policy.name_any()));
+        let taken = INJECTION.map(|(kind, name)| (kind.to_owned(), name.to_owned()));
+        assert_eq!(named.collect::<BTreeSet<_>>(), taken.into());
     }
 }
