@@ -3,6 +3,8 @@
 //! replaced; and what becomes of one while agent, hub or gateway are away.
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
+#[path = "node_injected/rollouts.rs"]
+mod rollouts;
 #[path = "node_injected/world.rs"]
 mod world;
 
@@ -10,6 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use portolan_testbed::{eventually, inside};
 use portolan_tests::ctl;
+use portolan_tests::kubectl::Kubectl;
 use portolan_tests::programs::{admin_get, argument};
 use serde_json::{Value, json};
 
@@ -21,8 +24,9 @@ const ACCOUNT: &str = "/read/var/run/secrets/kubernetes.io/serviceaccount";
 #[test]
 fn operators_are_sharded_by_a_label() {
     inside(async {
-        let world = World::start().await.unwrap();
+        let world = World::start(Vec::new()).await.unwrap();
         world.works("works over both members").await;
+        metrics_are_for_those_whom_the_api_server_lets(&world).await;
         a_pod_finds_the_gateway_and_nothing_of_its_api_server(&world).await;
         what_runs_learns_of_another_ca(&world).await;
         nobody_but_the_api_server_is_needed_to_create_it(&world).await;
@@ -85,6 +89,34 @@ async fn a_pod_finds_the_gateway_and_nothing_of_its_api_server(world: &World) {
         found(&keeps, &format!("{ACCOUNT}/ca.crt")).await,
         world.fleet.ca_pem().unwrap()
     );
+}
+
+/// By the filter that kubebuilder gives each operator: it asks its API server, so the gateway, who a token is and what they may.
+async fn metrics_are_for_those_whom_the_api_server_lets(world: &World) {
+    let ip = world.pod(GO).await["status"]["podIP"].as_str().unwrap().to_owned();
+    let ask = async |account: &str| {
+        let token = world
+            .cluster("east")
+            .issue_token(HOME, account, &[], None)
+            .await
+            .unwrap();
+        let cluster = json!({"server": format!("https://{ip}:8443"), "insecure-skip-tls-verify": true});
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "clusters": [{"name": "it", "cluster": cluster}], "users": [{"name": "it", "user": {"token": token}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        });
+        let file = world.testbed().join(format!("{account}.kubeconfig"));
+        std::fs::write(&file, config.to_string()).unwrap();
+        Kubectl::new(&file)
+            .run(&["get", "--raw", "/metrics"], "")
+            .await
+            .unwrap()
+    };
+    let told = ask("scraper").await;
+    assert!(told.stdout.contains("controller_runtime_reconcile_total"), "{told:?}");
+    let refused = ask("default").await;
+    assert!(!refused.ok && refused.stderr.contains("orbidden"), "{refused:?}");
 }
 
 async fn what_runs_learns_of_another_ca(world: &World) {

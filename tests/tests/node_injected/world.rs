@@ -1,6 +1,6 @@
 //! Three control planes, a node of east, a fleet whose router is a Service there, and two operators with shards of their own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use portolan_testbed::{Cluster, Image, Lan, Options, Testbed, eventually};
@@ -31,6 +31,29 @@ const PLACES: [(&str, &str, &str); 4] = [
     (GO, "east", "shop-c"),
     (GO, "west", "shop-d"),
 ];
+/// Who asks for metrics may get them; the operator may ask who that is.
+const METRICS: &str = "
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: scraper, namespace: operators}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: scraper}
+rules: [{nonResourceURLs: [/metrics], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: scraper}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: scraper}
+subjects: [{kind: ServiceAccount, name: scraper, namespace: operators}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: greeting-operator-metrics}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:auth-delegator}
+subjects: [{kind: ServiceAccount, name: greeting-operator, namespace: operators}]
+";
 const AUDIT: &str = "
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -45,16 +68,18 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) async fn start() -> anyhow::Result<Self> {
+    /// With more images on the node.
+    pub(crate) async fn start(more: Vec<Image>) -> anyhow::Result<Self> {
         let policy = tempfile::tempdir()?;
         let file = policy.path().join("audit.yaml");
         std::fs::write(&file, AUDIT)?;
         let image = |name: &str| format!("registry.example.com/{name}:1.0");
-        let images = vec![
+        let mut images = vec![
             Image::new(&image(OPERATOR), program(OPERATOR)?),
             Image::new(&image(GO), program(GO)?),
             Image::new(PROBE, program("pod-program")?),
         ];
+        images.extend(more);
         let testbed = Testbed::start_with(Options {
             clusters: ["hub"].into_iter().chain(MEMBERS).map(str::to_owned).collect(),
             nodes: [("east".to_owned(), images)].into(),
@@ -67,7 +92,7 @@ impl World {
         .await?;
         for member in MEMBERS {
             let kubectl = Kubectl::new(testbed.cluster(member).direct_kubeconfig_path());
-            for manifest in [CRD, RBAC] {
+            for manifest in [CRD, RBAC, METRICS] {
                 kubectl.ok_with(&["apply", "-f", "-"], manifest).await?;
             }
         }
@@ -101,7 +126,7 @@ impl World {
         self.kubectl("east")
             .ok_with(&["apply", "-f", "-"], &self.service()?)
             .await?;
-        let shards = [OPERATOR, GO].map(shard).join("---\n");
+        let shards = [OPERATOR, GO].map(|operator| shard(operator, OPERATOR)).join("---\n");
         let namespace = ["create", "namespace", HOME];
         self.kubectl("hub").ok(&namespace).await?;
         self.kubectl("hub").ok_with(&["apply", "-f", "-"], &shards).await?;
@@ -141,6 +166,11 @@ impl World {
             "ports": [{"name": "https", "port": port}], "endpoints": [{"addresses": [address]}],
         });
         Ok(json!({"apiVersion": "v1", "kind": "List", "items": [service, slice]}).to_string())
+    }
+
+    /// The folder that goes in the end.
+    pub(crate) fn testbed(&self) -> &Path {
+        self.testbed.dir()
     }
 
     pub(crate) fn cluster(&self, name: &str) -> &Cluster {
@@ -226,15 +256,23 @@ impl World {
     }
 }
 
-/// A manifest of the greeting operator, for another one.
+/// A manifest of the greeting operator, for another one; the one in controller-runtime serves metrics as kubebuilder has it.
 fn of(manifest: &str, operator: &str) -> String {
     let manifest = manifest.replace("app: greeting-operator", &format!("app: {operator}"));
     let manifest = manifest.replace("greeting-operator:1.0", &format!("{operator}:1.0"));
-    manifest.replace("  name: greeting-operator\n", &format!("  name: {operator}\n"))
+    let manifest = manifest.replace("  name: greeting-operator\n", &format!("  name: {operator}\n"));
+    let image = format!("{GO}:1.0\n");
+    manifest.replace(
+        &image,
+        &format!("{image}          args: [\"--metrics-bind-address=:8443\"]\n"),
+    )
 }
 
-fn shard(operator: &str) -> String {
-    let places = PLACES.iter().filter(|(of, ..)| *of == operator);
+/// Of an operator, in the places of its own: those of the greeting operator in kube-rs if it has none.
+pub(crate) fn shard(operator: &str, lease: &str) -> String {
+    let has = PLACES.iter().any(|(of, ..)| *of == operator);
+    let of = if has { operator } else { OPERATOR };
+    let places = PLACES.iter().filter(|(one, ..)| *one == of);
     let clusters: Vec<_> = places
         .map(|(_, name, namespace)| json!({"name": name, "namespaces": [namespace]}))
         .collect();
@@ -242,7 +280,7 @@ fn shard(operator: &str) -> String {
         "apiVersion": "ctrlmesh.kusionstack.io/v1alpha1", "kind": "ShardingConfig",
         "metadata": {"name": operator, "namespace": HOME},
         "spec": {
-            "selector": {"matchLabels": {"app": operator}}, "controller": {"leaderElectionName": OPERATOR},
+            "selector": {"matchLabels": {"app": operator}}, "controller": {"leaderElectionName": lease}, "operator": operator,
             "callerClusters": ["east"], "clusters": clusters,
         },
     });
