@@ -88,12 +88,11 @@ impl Members {
     async fn trust(&self, bundle: &str) -> anyhow::Result<()> {
         for (name, client) in &self.0 {
             let pods = injection::trust(client, bundle).await.with_context(|| name.clone())?;
-            match pods {
-                Some(pods) => {
-                    println!("{name}: {pods} Pods have been given these CA certificates, and new ones get them")
-                }
-                None => println!("{name} names no gateway for its Pods: there is nothing to change"),
-            }
+            let told = match pods {
+                Some(pods) => format!("{pods} Pods have been given these CA certificates, and new ones get them"),
+                None => "it names no gateway for its Pods, so there is nothing to change".to_owned(),
+            };
+            println!("{name}: {told}");
         }
         Ok(())
     }
