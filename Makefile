@@ -164,9 +164,10 @@ chaos: testbed ## every fault of a member, with the hub and without it (FAULTS="
 moves: testbed ## MOVES (1000) random moves of namespaces between shards under crashes, counted by operators (PORTOLAN_SEED=<seed> draws the same; LOG=<file>: who wrote when)
 	PORTOLAN_MOVES=$(or $(MOVES),1000) PORTOLAN_MOVES_LOG="$(LOG)" $(CARGO) test $(ALL) --test moves -- --nocapture
 
-operators: testbed ## Argo Rollouts, prometheus-operator and the greeting operator in the same namespaces: MOVES (60) random moves, routers and hub killed (builds both, minutes each, once; PORTOLAN_SEED=<seed> draws the same)
+operators: testbed ## Argo Rollouts, prometheus-operator and the greeting operator in the same namespaces: MOVES (60) random moves, routers and hub killed; Argo Rollouts in a Pod by a label alone (builds both, minutes each, once; PORTOLAN_SEED=<seed> draws the same)
 	$(PROFILE_DIR)/debug/portolan-testbed build --operators
 	PORTOLAN_MOVES=$(MOVES) $(CARGO) test $(ALL) --test operators_together -- --include-ignored --nocapture
+	if $(TESTBED) node-check; then $(CARGO) test $(ALL) --test node_injected -- --ignored --nocapture; else [ "$${PORTOLAN_NODE-}" != required ]; fi
 
 soak: tools ## random histories of merged watches for SOAK seconds (600); a failing seed is printed
 	PORTOLAN_SOAK_SECONDS=$(or $(SOAK),600) $(CARGO) test --locked -p portolan-merge --test watch -- --nocapture

@@ -21,7 +21,7 @@ use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client};
 use portolan_crds::GroupResource;
 use portolan_crds::labels::{LabelKeys, MANAGER_AGENT};
-use portolan_crds::policy::{GROUP, Policy, PolicyInput, difference, input_of};
+use portolan_crds::policy::{GROUP, INJECTION, INJECTION_VERSIONS, Policy, PolicyInput, difference, input_of};
 use portolan_runtime::Chain;
 use portolan_runtime::backoff::Backoff;
 use portolan_wire::v1::AdmissionPolicies;
@@ -433,12 +433,17 @@ pub(crate) async fn remove(client: &Client) -> Result<(), CallError> {
         .into_iter()
         .rev()
         .flat_map(|policy| [(policy, true), (policy, false)]);
-    let in_all_versions =
-        bindings_first.flat_map(|which| which.0.versions().iter().map(move |version| (which, version)));
-    for (which, version) in in_all_versions {
-        let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind_of(which), version));
+    let of_labels = bindings_first.flat_map(|which| {
+        let versions = which.0.versions().iter();
+        versions.map(move |version| (kind_of(which), which.0.name(), *version))
+    });
+    let injection = INJECTION
+        .into_iter()
+        .flat_map(|(kind, name)| INJECTION_VERSIONS.map(|version| (kind, name, version)));
+    for (kind, name, version) in injection.chain(of_labels) {
+        let api = Api::<DynamicObject>::all_with(client.clone(), &resource(kind, version));
         let params = DeleteParams::default();
-        let deleted = api.delete(which.0.name(), &params).map(|deleted| deleted.map(drop));
+        let deleted = api.delete(name, &params).map(|deleted| deleted.map(drop));
         match bounded(deleted).await {
             Err(error) if error.status() != Some(404) => return Err(error),
             _ => {}

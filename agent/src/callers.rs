@@ -18,6 +18,7 @@ use kube::runtime::watcher::{Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use portolan_crds::fair::most_of_each;
+use portolan_crds::labels::VOLUME_ACCOUNT;
 use portolan_runtime::Tasks;
 use portolan_wire::protocol::{EXCESS_MAX, FAULT_MAX_BYTES};
 use portolan_wire::v1::{CallerExcess, CallerFact, ExcessSelector};
@@ -50,6 +51,13 @@ type PodFacts = Object<PodSpecFacts, PodStatusFacts>;
 struct PodSpecFacts {
     #[serde(rename = "serviceAccountName", default)]
     service_account: String,
+    #[serde(default)]
+    volumes: Vec<VolumeName>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct VolumeName {
+    name: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -380,6 +388,7 @@ fn insert(facts: &mut FactMap<String, CallerFact>, pod: PodFacts) {
     }
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let (labels, labels_cut) = bounds::of_pod(pod.metadata.labels.unwrap_or_default());
+    let pointed = pod.spec.volumes.iter().any(|volume| volume.name == VOLUME_ACCOUNT);
     let fact = CallerFact {
         namespace,
         pod: name,
@@ -389,6 +398,7 @@ fn insert(facts: &mut FactMap<String, CallerFact>, pod: PodFacts) {
         created_unix_seconds: pod.metadata.creation_timestamp.map(|created| created.0.as_second()),
         labels,
         labels_cut,
+        pointed: Some(pointed),
     };
     facts.insert(uid, Arc::new(fact));
 }

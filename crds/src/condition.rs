@@ -34,6 +34,8 @@ pub enum ConditionType {
     WebhookServed,
     /// ShardingConfig with `clusterScoped`: it has the kinds that it names, alone of its operator, and somebody works on them.
     ClusterScopedServed,
+    /// ShardingConfig with callers that ask by label to be pointed at a gateway: each of them is.
+    CallersInjected,
     /// CircuitBreaker with rules about traffic to other servers than API servers: they are in force.
     RulesServed,
     /// MemberCluster: its agent has the hub's certificate and its cluster UID is pinned.
@@ -91,6 +93,8 @@ pub enum ConditionReason {
     TooManyCallers,
     /// An agent cannot list the Pods that the selector matches: new ones are not known.
     CallersUnknown,
+    /// Pods ask by label to be pointed at a gateway, and were created before anything did that.
+    NotInjected,
     /// Other shards select some of the same Pods: routers refuse the requests of those.
     CallersInSeveralShards,
     /// More shards than there is to share out: some children have nothing.

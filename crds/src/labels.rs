@@ -101,6 +101,18 @@ pub const ROLE_IMPERSONATE: &str = "portolan-router-impersonate";
 /// ClusterRole on a member that names the users the router may act as.
 pub const ROLE_IMPERSONATE_USERS: &str = "portolan-router-impersonate-users";
 
+/// Label key of a Pod, or of a Namespace for all Pods in it: `true` asks for in-cluster clients to be pointed at a gateway.
+pub const LABEL_ENABLE_PROXY: &str = "ctrlmesh.kusionstack.io/enable-proxy";
+/// Annotation of a Pod that was pointed at a gateway: the CA certificates (PEM) that clients in it know the gateway by.
+pub const ANNOTATION_GATEWAY_CA: &str = "ctrlmesh.kusionstack.io/gateway-ca";
+/// Annotation of a Pod that asks for it: names of containers, joined by commas, that keep the token of their ServiceAccount and are
+/// left as they are.
+pub const ANNOTATION_KEEP_TOKEN: &str = "ctrlmesh.kusionstack.io/keep-account-token";
+/// Volume of such a Pod, in place of the one with the token of its ServiceAccount.
+pub const VOLUME_ACCOUNT: &str = "portolan-account";
+/// ConfigMap on a member: `host` and `port` of the gateway for its Pods, and `ca.crt` that it is known by.
+pub const CONFIG_MAP_INJECTION: &str = "portolan-injection";
+
 /// Label key of every ConfigMap of the ledger.
 pub const LABEL_LEDGER: &str = "ctrlmesh.kusionstack.io/ledger";
 

@@ -122,6 +122,19 @@ pub fn agent_user() -> String {
     service_account_user(SYSTEM_NAMESPACE, SERVICE_ACCOUNT_AGENT)
 }
 
+/// Kinds and names of what points Pods at a gateway (`deploy/member/injection.yaml`), in the order in which they are taken away: as long as
+/// there are any, no Pod that asks comes into being without.
+pub const INJECTION: [(&str, &str); 6] = [
+    ("MutatingAdmissionPolicyBinding", "portolan-inject"),
+    ("MutatingAdmissionPolicyBinding", "portolan-inject-namespaces"),
+    ("MutatingAdmissionPolicy", "portolan-inject"),
+    ("ValidatingAdmissionPolicyBinding", "portolan-injected"),
+    ("ValidatingAdmissionPolicyBinding", "portolan-injected-namespaces"),
+    ("ValidatingAdmissionPolicy", "portolan-injected"),
+];
+/// Versions of their API by which they can be served, the best first.
+pub const INJECTION_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
 /// API group of all of them.
 pub const GROUP: &str = "admissionregistration.k8s.io";
 /// API version of all of them, as their manifests say.

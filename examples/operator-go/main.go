@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	examplev1 "example.com/greeting-operator/api/v1"
@@ -26,6 +27,7 @@ const lastSpans = 3 * time.Second
 
 func main() {
 	metrics := flag.String("metrics-bind-address", "0", "address of the metrics server; 0 for none")
+	secure := flag.Bool("metrics-secure", true, "serve metrics by TLS, to those whom the API server lets get /metrics")
 	election := flag.Bool("leader-elect", true, "work only while holding the Lease")
 	lease := flag.String("lease", controller.Name, "name of the leader-election Lease")
 	namespace := flag.String("leader-election-namespace", "", "namespace of the Lease (default: that of the kubeconfig's context, or the Pod's)")
@@ -35,9 +37,13 @@ func main() {
 	flag.Parse()
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 
+	served := metricsserver.Options{BindAddress: *metrics, SecureServing: *secure}
+	if *secure {
+		served.FilterProvider = filters.WithAuthenticationAndAuthorization
+	}
 	options := ctrl.Options{
 		Cache:                   controller.CacheOptions(),
-		Metrics:                 metricsserver.Options{BindAddress: *metrics},
+		Metrics:                 served,
 		LeaderElection:          *election,
 		LeaderElectionID:        *lease,
 		LeaderElectionNamespace: *namespace,

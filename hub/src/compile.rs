@@ -45,7 +45,7 @@ mod wanted;
 pub(crate) use agent_config::{AgentOrders, selector_of_root};
 pub(crate) use arbitrate::{Contested, Given, Verdict, some_contested, some_of};
 use callers::SeenCallers;
-pub(crate) use callers::{caller_selector, selects};
+pub(crate) use callers::{caller_selector, is_caller, runs_in, selects};
 pub(crate) use credentials::{Credential, Credentials, Own};
 pub(crate) use fence::{Crowded, crowded, hindrance};
 pub(crate) use held::{CallerKey, Hold, Holders, Past, Teller, Untold, callers_of};

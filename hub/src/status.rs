@@ -32,6 +32,7 @@ mod callers;
 mod events;
 mod fenced;
 mod finding;
+mod injected;
 mod leader;
 mod member;
 mod object;

@@ -27,6 +27,8 @@ pub struct FleetOptions<'a> {
     pub dir: Option<PathBuf>,
     /// Where the router listens, if Pods are to reach it.
     pub router_address: Option<IpAddr>,
+    /// Name that Pods reach the router by, which the members name to them.
+    pub gateway: Option<&'a str>,
     /// Straight to the API servers, past their fault stages: for measurements.
     pub past_stage: bool,
     /// Environment of all programs: every flag is a variable too.
@@ -95,6 +97,9 @@ impl Fleet {
         }
         if let Some(address) = options.router_address {
             arguments.extend(["--router-bind".to_owned(), SocketAddr::new(address, 0).to_string()]);
+        }
+        if let Some(gateway) = options.gateway {
+            arguments.extend(["--gateway".to_owned(), gateway.to_owned()]);
         }
         arguments.extend(["--dir".to_owned(), argument(&dir)]);
         arguments.extend(up_timeout());

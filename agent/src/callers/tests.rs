@@ -3,12 +3,20 @@
 use super::*;
 
 fn pod(uid: &str) -> FactMap<String, CallerFact> {
+    pod_with(uid, &[])
+}
+
+fn pod_with(uid: &str, volumes: &[&str]) -> FactMap<String, CallerFact> {
+    let volumes: Vec<_> = volumes
+        .iter()
+        .map(|name| serde_json::json!({"name": name, "emptyDir": {}}))
+        .collect();
     let mut facts = FactMap::new();
     let pod = serde_json::json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "operator-0", "namespace": "ops", "uid": uid, "labels": {"app": "operator"},
                      "creationTimestamp": "2026-11-23T06:00:00Z"},
-        "spec": {"serviceAccountName": "operator", "containers": [{"name": "c", "image": "i"}]},
+        "spec": {"serviceAccountName": "operator", "containers": [{"name": "c", "image": "i"}], "volumes": volumes},
         "status": {"phase": "Running", "podIP": "10.0.0.1"}
     });
     insert(&mut facts, serde_json::from_value(pod).unwrap());
@@ -49,6 +57,9 @@ fn a_fact_is_what_the_wire_asks_for() {
     );
     assert_eq!(fact.labels["app"], "operator");
     assert_eq!(fact.created_unix_seconds, Some(1_795_413_600));
+    assert_eq!(fact.pointed, Some(false));
+    assert_eq!(pod_with("u1", &["data"])["u1"].pointed, Some(false));
+    assert_eq!(pod_with("u1", &["data", VOLUME_ACCOUNT])["u1"].pointed, Some(true));
 }
 
 #[test]

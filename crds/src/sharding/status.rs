@@ -26,7 +26,7 @@ pub struct ShardingConfigStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Accepted, Distributed, Complete, Disjoint, NamespacesResolved, MembersReachable, OneLeader, HandoverFenced, and
-    /// Replicated and WebhookServed where they do not hold; of a root Accepted, Complete, Disjoint, NamespacesResolved, ChildrenServed.
+    /// Replicated, WebhookServed and CallersInjected where they do not hold; of a root Accepted, Complete, Disjoint, NamespacesResolved, ChildrenServed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "schema::conditions"))]
     pub conditions: Vec<Condition>,

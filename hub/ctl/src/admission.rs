@@ -33,7 +33,7 @@ impl Policies<'_> {
         let manifests = |policy: Policy| policy.manifests(&input).map(|manifest| (policy, manifest));
         for (policy, manifest) in Policy::ALL.into_iter().flat_map(manifests) {
             let object = object(manifest)?;
-            if let Some(object) = as_served(member, policy, &object).await? {
+            if let Some(object) = as_served(member, policy.versions(), &object).await? {
                 put(member, object).await?;
             } else {
                 println!(
@@ -75,18 +75,28 @@ impl Policies<'_> {
     }
 }
 
-/// The object in the best version that the member serves.
-async fn as_served(member: &Client, policy: Policy, object: &DynamicObject) -> anyhow::Result<Option<DynamicObject>> {
-    for version in policy.versions() {
-        let mut object = object.clone();
-        if let Some(types) = &mut object.types {
-            types.api_version = format!("{GROUP}/{version}");
-        }
+/// The object in the first of these versions that the member serves.
+pub(crate) async fn as_served(
+    member: &Client,
+    versions: &[&str],
+    object: &DynamicObject,
+) -> anyhow::Result<Option<DynamicObject>> {
+    for version in versions {
+        let object = in_version(object, version);
         if apply::is_served(member, &object).await? {
             return Ok(Some(object));
         }
     }
     Ok(None)
+}
+
+/// A policy, or a binding, in this version of its API.
+pub(crate) fn in_version(object: &DynamicObject, version: &str) -> DynamicObject {
+    let mut object = object.clone();
+    if let Some(types) = &mut object.types {
+        types.api_version = format!("{GROUP}/{version}");
+    }
+    object
 }
 
 /// The kinds that rules let be patched.
@@ -130,7 +140,8 @@ fn object(manifest: Value) -> anyhow::Result<DynamicObject> {
     serde_json::from_value(manifest).context("a policy is a Kubernetes object")
 }
 
-async fn put(member: &Client, mut object: DynamicObject) -> anyhow::Result<()> {
+/// Writes an object whole, in place of the one that is there.
+pub(crate) async fn put(member: &Client, mut object: DynamicObject) -> anyhow::Result<()> {
     let (api, name) = (apply::api_of(member, &object).await?, object.name_any());
     let params = PostParams {
         field_manager: Some(MANAGER.to_owned()),

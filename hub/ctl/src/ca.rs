@@ -3,6 +3,7 @@
 //! the hub). No key is read here.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -14,7 +15,8 @@ use portolan_crds::rotation::CaRotation;
 use portolan_runtime::pki;
 
 use crate::cli::{FleetHubArgs, RotateArgs, StepArgs};
-use crate::{hub, hub_ca, install};
+use crate::connect::connect;
+use crate::{hub, hub_ca, injection, install};
 
 const POLL: Duration = Duration::from_millis(200);
 
@@ -30,6 +32,7 @@ fn wanted(step: &StepArgs) -> &'static str {
 
 pub(crate) async fn rotate(args: &RotateArgs) -> anyhow::Result<()> {
     let hub = hub::of(&args.hub).await?;
+    let members = Members::connect(&args.member_kubeconfigs).await?;
     let (step, deadline) = (wanted(&args.step), Instant::now() + args.timeout);
     // Of a step before that was interrupted: nothing is issued by a CA that the API server does not trust yet.
     trust_published(&hub).await?;
@@ -41,6 +44,7 @@ pub(crate) async fn rotate(args: &RotateArgs) -> anyhow::Result<()> {
         bail!("the hub does not take this step: {why}");
     }
     trust_published(&hub).await?;
+    members.trust(&hub_ca::awaited(&hub).await?).await?;
     if step == "begin" || step == "issue" {
         until_nobody_waits(&hub, args.drop_absent, deadline).await?;
     }
@@ -62,6 +66,35 @@ fn next_step(step: &str) -> &'static str {
         }
         "finish" => "the old CA is trusted no more; take it out of what people and operators' Pods trust",
         _ => "the new CA is dropped, and nothing has changed",
+    }
+}
+
+/// Members whose Pods are pointed at a gateway.
+struct Members(Vec<(String, Client)>);
+
+impl Members {
+    /// All of them, before anything is written.
+    async fn connect(files: &[PathBuf]) -> anyhow::Result<Self> {
+        let mut members = Vec::new();
+        for file in files {
+            let name = format!("the member of {}", file.display());
+            let client = connect(&name, Some(file)).await?.client;
+            members.push((name, client));
+        }
+        Ok(Self(members))
+    }
+
+    /// Their Pods trust these CAs.
+    async fn trust(&self, bundle: &str) -> anyhow::Result<()> {
+        for (name, client) in &self.0 {
+            let pods = injection::trust(client, bundle).await.with_context(|| name.clone())?;
+            let told = match pods {
+                Some(pods) => format!("{pods} Pods have been given these CA certificates, and new ones get them"),
+                None => "it names no gateway for its Pods, so there is nothing to change".to_owned(),
+            };
+            println!("{name}: {told}");
+        }
+        Ok(())
     }
 }
 

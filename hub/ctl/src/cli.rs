@@ -15,6 +15,7 @@ mod breaker;
 mod ca;
 mod dev;
 mod faults;
+mod inject;
 mod policies;
 mod register;
 mod router;
@@ -25,6 +26,7 @@ pub(crate) use self::breaker::{BreakerCommand, BreakersArgs, CloseArgs, Closed, 
 pub(crate) use self::ca::{CaCommand, RotateArgs, StepArgs};
 pub(crate) use self::dev::{DevCommand, DevDirArgs, DevDownArgs, DevProgramArgs, DevStatusArgs, DevUpArgs};
 pub(crate) use self::faults::{FaultsArgs, FaultsCommand};
+pub(crate) use self::inject::{GatewayAddress, InjectArgs};
 pub(crate) use self::policies::{PoliciesCommand, PolicyName, StatusArgs, TryArgs};
 pub(crate) use self::register::{RegisterArgs, UnregisterArgs};
 pub(crate) use self::router::{ForgetArgs, RouterCommand};
@@ -59,6 +61,8 @@ pub(crate) enum Command {
     Allow(AllowArgs),
     /// Judge manifests by the rules of hub and routers, and apply them to the hub
     Apply(ApplyArgs),
+    /// Point the Pods of manifests at a gateway, as the label does where the API server serves it
+    Inject(InjectArgs),
     /// Write a kubeconfig with a client certificate of the hub CA, for a person
     Kubeconfig(KubeconfigArgs),
     /// Make a bootstrap token for a gateway router
@@ -256,6 +260,10 @@ pub(crate) struct JoinArgs {
     /// Prefix of the shard labels, as the hub has it [default: the one that the member's policies have, else the usual one]
     #[arg(long, env = "PORTOLAN_LABEL_PREFIX", value_name = "PREFIX/")]
     pub(crate) label_prefix: Option<String>,
+    /// Gateway that Pods of this member are pointed at by label ctrlmesh.kusionstack.io/enable-proxy, as they reach it: a
+    /// name that its certificate has, of a Service on port 443 for example [default: the one that the member names]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) gateway: Option<GatewayAddress>,
     /// How long the bootstrap token is good for
     #[arg(long, default_value = "1h", value_parser = parse_duration)]
     pub(crate) token_ttl: Duration,

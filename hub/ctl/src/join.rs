@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 use crate::admission::Policies;
 use crate::apply::{self, MANAGER};
 use crate::bootstrap::{self, Subject};
-use crate::cli::JoinArgs;
+use crate::cli::{GatewayAddress, JoinArgs};
 use crate::connect::{Cluster, connect};
 use crate::grant::{Grants, WRITES_OF_OTHERS};
 use crate::hub_ca;
+use crate::injection;
 use crate::label_kinds::LabelKinds;
 
 const MEMBER_RBAC: &str = include_str!("../../../deploy/member/rbac.yaml");
@@ -38,6 +39,7 @@ pub(crate) struct Join<'a> {
     pub(crate) grants: &'a Grants,
     pub(crate) label_kinds: &'a LabelKinds,
     pub(crate) label_prefix: Option<&'a str>,
+    pub(crate) gateway: Option<&'a GatewayAddress>,
 }
 
 /// What a join writes that was found out before.
@@ -62,6 +64,7 @@ pub(crate) async fn run(args: &JoinArgs) -> anyhow::Result<()> {
         grants: &grants,
         label_kinds: &label_kinds,
         label_prefix: args.label_prefix.as_deref(),
+        gateway: args.gateway.as_ref(),
     };
     join.run(&hub, &member).await?;
     println!(
@@ -92,7 +95,7 @@ impl Join<'_> {
     /// Everything that can be refused is checked before anything is written; every step may be repeated.
     pub(crate) async fn run(&self, hub: &Cluster, member: &Cluster) -> anyhow::Result<()> {
         let checked = self.check(hub, member).await?;
-        self.write_member(&member.client).await?;
+        self.write_member(&member.client, &checked).await?;
         self.register(&hub.client, &checked).await?;
         self.invite(hub, member, &checked).await
     }
@@ -106,7 +109,7 @@ impl Join<'_> {
     }
 
     /// The member's half but for the agent's invitation: namespaces, ServiceAccounts, RBAC, policies.
-    pub(crate) async fn write_member(&self, member: &Client) -> anyhow::Result<()> {
+    pub(crate) async fn write_member(&self, member: &Client, checked: &Checked) -> anyhow::Result<()> {
         let rbac = member_rbac()?;
         apply::apply(member, &rbac).await?;
         self.grants.install(member).await?;
@@ -115,7 +118,8 @@ impl Join<'_> {
             rbac: &rbac,
             prefix: self.label_prefix,
         };
-        policies.install(member).await
+        policies.install(member).await?;
+        injection::install(member, self.gateway, &checked.hub_ca).await
     }
 
     /// Lets the member's agent ask for a certificate: a bootstrap token of the hub's, and where the hub is.
@@ -396,6 +400,7 @@ mod tests {
             grants,
             label_kinds,
             label_prefix: None,
+            gateway: None,
         }
     }
 

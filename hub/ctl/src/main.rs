@@ -27,6 +27,8 @@ mod get;
 mod grant;
 mod hub;
 mod hub_ca;
+mod inject;
+mod injection;
 mod install;
 mod join;
 mod kinds;
@@ -88,6 +90,7 @@ async fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Unregister(args) => unregister::run(&args).await,
         Command::Allow(args) => grant::run(&args).await,
         Command::Apply(args) => apply_files::run(&args).await,
+        Command::Inject(args) => inject::run(&args).await,
         Command::Kubeconfig(args) => kubeconfig::run(&args).await,
         Command::RouterToken(args) => bootstrap::run_router_token(&args).await,
         Command::Get(args) => get::run(&args).await,

@@ -104,6 +104,7 @@ impl Registration<'_> {
             grants: &self.grants,
             label_kinds: &self.label_kinds,
             label_prefix: None,
+            gateway: self.args.gateway.as_ref(),
         }
     }
 
@@ -150,7 +151,7 @@ impl Registration<'_> {
     async fn write(&self, steps: &mut Steps, checked: &Checked) -> anyhow::Result<()> {
         let join = self.join();
         let member = &self.member.client;
-        let written = join.write_member(member).await;
+        let written = join.write_member(member, checked).await;
         written.with_context(|| goes_on("the member's half is written in part"))?;
         steps.done("the member has ServiceAccounts, RBAC and admission policies");
         let registered = join.register(&self.hub.client, checked).await;

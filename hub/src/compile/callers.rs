@@ -119,7 +119,7 @@ pub(super) fn running(facts: &Facts, name: &ShardName, accepted: &Accepted) -> O
 }
 
 /// Whether a Pod that runs in one of the shard's caller clusters is a caller of it.
-pub(super) fn is_caller(name: &ShardName, accepted: &Accepted, caller: &v1::CallerFact) -> bool {
+pub(crate) fn is_caller(name: &ShardName, accepted: &Accepted, caller: &v1::CallerFact) -> bool {
     name.namespace() == caller.namespace
         && !ENDED.contains(&caller.phase.as_str())
         && caller_selector(accepted).is_some_and(|selector| selects(&selector, caller))
@@ -204,7 +204,7 @@ fn shards_of(world: &World, cluster: &str, caller: &v1::CallerFact) -> Vec<Shard
 }
 
 /// Whether the shard's operator may run in `cluster`.
-pub(super) fn runs_in(accepted: &Accepted, cluster: &str) -> bool {
+pub(crate) fn runs_in(accepted: &Accepted, cluster: &str) -> bool {
     homes(accepted).is_none_or(|homes| homes.iter().any(|name| name == cluster))
 }
 

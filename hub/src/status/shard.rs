@@ -12,7 +12,7 @@ use super::finding::{BY_LIMITS, NOT_ARBITRATED, nothing_in_force, set};
 use super::member::told_of_labels;
 use super::resolved::resolved;
 use super::unserved::{clear, cluster_scoped_served, separate, webhook_served};
-use super::{Sources, callers, fenced, leader, reach, releases, replicated, root};
+use super::{Sources, callers, fenced, injected, leader, reach, releases, replicated, root};
 use crate::acks::moving_lock;
 use crate::compile::{Accepted, Verdict, World, some_contested};
 use crate::facts::ShardObject;
@@ -100,7 +100,12 @@ fn failing(
     if kinds.is_none() {
         clear(present, ConditionType::ClusterScopedServed);
     }
-    webhook.into_iter().chain(separate).chain(kinds).chain(replicated)
+    let injected = injected::callers_injected(sources.facts, name, accepted);
+    if injected.is_none() && injected::is_known(sources.facts, name, accepted) {
+        clear(present, ConditionType::CallersInjected);
+    }
+    let all = webhook.into_iter().chain(separate).chain(kinds);
+    all.chain(replicated).chain(injected)
 }
 
 fn clusters(world: &World, name: &ShardName, verdict: &Verdict) -> Vec<ClusterShardStatus> {

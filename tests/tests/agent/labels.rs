@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::DAY;
 use crate::hub::{CLUSTER, TOKEN};
-use crate::scene::{Scene, config, ours};
+use crate::scene::{Scene, config, ours, repository};
 
 #[tokio::test]
 async fn labels_repairs_and_takes_back() {
@@ -347,7 +347,11 @@ async fn configz(agent: &Bound) -> serde_json::Value {
 }
 
 async fn uninstall_leaves_nothing(scene: &Scene) {
+    let injection = repository("deploy/member/injection.yaml");
+    scene.kubectl(&["apply", "-f", &injection]).await.unwrap();
     scene.uninstall().await.unwrap();
+    let kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies,validatingadmissionpolicybindings";
+    assert_eq!(scene.kubectl(&["get", kinds, "-o", "name"]).await.unwrap(), "");
     for kind in ["ConfigMap", "Namespace"] {
         let labels = scene.labels("", "v1", kind).await.unwrap();
         assert!(labels.iter().all(|line| line.ends_with(": - - -")), "{labels:?}");

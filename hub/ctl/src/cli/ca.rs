@@ -1,5 +1,6 @@
 //! The command line of `portolanctl ca`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -13,7 +14,9 @@ In three steps. Each may be repeated, and waits until agents and routers have fo
 portolanctl ca rotate
   The hub makes a new CA beside the old one. Hub, agents and routers trust both. Then give both to
   whoever else verifies routers: people (portolanctl kubeconfig) and operators' Pods (ca.crt of
-  ConfigMap portolan-system/portolan-ca has both).
+  ConfigMap portolan-system/portolan-ca has both). Pods that were pointed at a gateway by label get
+  both by --member-kubeconfig FILE, in each step; clients that read their CA file once, as most do,
+  have to start again before --issue.
 
 portolanctl ca rotate --issue
   Certificates are by the new CA. Hub, agents and routers renew theirs at once. Then wait until
@@ -41,6 +44,10 @@ pub(crate) struct RotateArgs {
     pub(crate) hub: FleetHubArgs,
     #[command(flatten)]
     pub(crate) step: StepArgs,
+    /// Kubeconfig of a member whose Pods are pointed at a gateway by label: they are given the CA certificates too, those that
+    /// run as well; repeatable
+    #[arg(long = "member-kubeconfig", value_name = "FILE")]
+    pub(crate) member_kubeconfigs: Vec<PathBuf>,
     /// Do not wait for agents and routers that are not connected: they are locked out, and have to join or enrol anew
     #[arg(long)]
     pub(crate) drop_absent: bool,

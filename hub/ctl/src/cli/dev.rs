@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use portolan_crds::duration::parse_duration;
 
-use super::{OutputArgs, parse_member, parse_webhook_host};
+use super::{GatewayAddress, OutputArgs, parse_member, parse_webhook_host};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DevCommand {
@@ -46,6 +46,10 @@ pub(crate) struct DevUpArgs {
     /// Address the router listens on
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     pub(crate) router_bind: SocketAddr,
+    /// Name by which Pods of members reach the router, of a Service with its address for example: members point Pods at it by
+    /// label ctrlmesh.kusionstack.io/enable-proxy
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) gateway: Option<GatewayAddress>,
     /// Name or address of this machine by which the hub cluster's API server reaches it, if that is not 127.0.0.1, as where the API server
     /// runs in a container: it asks the hub about whoever writes ShardingConfigs. The hub then listens for that at all IPv4 addresses, and
     /// whoever reaches that port may ask who may shard what

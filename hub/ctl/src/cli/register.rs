@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use portolan_crds::duration::parse_duration;
 
-use super::{GrantArgs, HubArgs, parse_label};
+use super::{GatewayAddress, GrantArgs, HubArgs, parse_label};
 
 pub(super) const REGISTER_HELP: &str = "\
 In the member: namespaces, ServiceAccounts, RBAC, admission policies and the agent's Deployment.
@@ -77,6 +77,10 @@ pub(crate) struct RegisterArgs {
     /// Kind that the agent may label beside the usual ones, as kubectl writes it; repeatable
     #[arg(long = "label-kind", value_name = "RESOURCE.GROUP")]
     pub(crate) label_kinds: Vec<String>,
+    /// Gateway that Pods of this member are pointed at by label ctrlmesh.kusionstack.io/enable-proxy [default: the one that the
+    /// member names]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) gateway: Option<GatewayAddress>,
     #[command(flatten)]
     pub(crate) grants: GrantArgs,
     /// Check everything that can be checked without writing, and say what would be written

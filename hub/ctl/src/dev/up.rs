@@ -26,6 +26,7 @@ use crate::dev::token::TokenSource;
 use crate::dev::{check, ready, summary, supervise};
 use crate::grant::Grants;
 use crate::hub_ca;
+use crate::injection;
 use crate::install;
 use crate::join::{Join, member_rbac};
 use crate::kubeconfig::{self, ExplicitViews, TokenConfig};
@@ -38,6 +39,8 @@ const DEV_TTL: Duration = Duration::from_hours(7 * 24);
 const TOKEN_TTL: Duration = Duration::from_mins(10);
 const HUB_SERVICE_ACCOUNT: &str = "portolan-hub";
 const ROUTER: &str = "gateway";
+/// What clients in Pods may call their API server, whatever address they have of it.
+const IN_CLUSTER: [&str; 3] = ["kubernetes.default.svc", "kubernetes.default", "kubernetes"];
 
 pub(crate) async fn run(args: &DevUpArgs) -> anyhow::Result<()> {
     let mut up = Up::prepare(args).await?;
@@ -246,6 +249,7 @@ impl Up {
             grants: &grants,
             label_kinds: &self.label_kinds,
             label_prefix: self.args.label_prefix.as_deref(),
+            gateway: self.args.gateway.as_ref(),
         };
         join.run(&self.hub, member).await
     }
@@ -261,6 +265,7 @@ impl Up {
             rbac("ClusterRoleBinding", label_kinds::ROLE, None),
         ];
         manifests.extend(admission::references());
+        manifests.extend(injection::references()?);
         for placeholder in &self.placeholders {
             manifests.push(rbac("Role", labels::ROLE_IMPERSONATE, Some(&placeholder.namespace)));
             manifests.push(rbac(
@@ -288,6 +293,10 @@ impl Up {
 
     async fn start_router(&mut self) -> anyhow::Result<()> {
         let mut sans = vec!["localhost".to_owned(), self.args.router_bind.ip().to_string()];
+        if let Some(gateway) = &self.args.gateway {
+            sans.push(gateway.host().to_owned());
+            sans.extend(IN_CLUSTER.map(str::to_owned));
+        }
         sans.extend(self.args.explicit_host.iter().map(|suffix| format!("*.{suffix}")));
         let token = bootstrap::create(
             &self.hub.client,

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::POLL;
 use crate::admission;
 use crate::apply;
+use crate::injection;
 use crate::join::member_rbac;
 use crate::label_kinds;
 
@@ -141,7 +142,7 @@ fn late(by: Instant, what: &str) -> anyhow::Result<()> {
 /// Deletes policies, RBAC and namespaces. Returns what is kept, and why. `is_hub`: the hub is in the same cluster.
 pub(super) async fn delete(member: &Client, is_hub: bool) -> anyhow::Result<Vec<String>> {
     let mut objects: Vec<DynamicObject> = Vec::new();
-    for reference in admission::references() {
+    for reference in admission::references().into_iter().chain(injection::references()?) {
         objects.push(serde_json::from_value(reference).context("a policy is an object")?);
     }
     let mut kept = Vec::new();

@@ -2285,6 +2285,9 @@ pub struct CallerFact {
     /// 0: they are told.
     #[prost(uint64, tag = "8")]
     pub labels_cut: u64,
+    /// Whether it was pointed at a gateway when it was created: it has volume portolan-account. Absent: the agent does not tell.
+    #[prost(bool, optional, tag = "9")]
+    pub pointed: ::core::option::Option<bool>,
 }
 /// One router's token of this member's portolan-router ServiceAccount, minted by TokenRequest, bound to a Secret of its own,
 /// renewed at half its life. For a router that the hub does not know (any more) it says nothing.
