@@ -204,16 +204,12 @@ impl Transaction {
     }
 
     /// The messages that carry it, each made when it is its turn. What goes is named before what comes.
-    pub(super) fn messages(&self, nonce: u64, traceparent: &str) -> impl Iterator<Item = v1::RouterUpdate> {
+    pub(super) fn messages(&self, commit: v1::Commit) -> impl Iterator<Item = v1::RouterUpdate> {
         let removed = self.removals.iter().map(|name| Kind::Removed(name.to_wire()));
         let common = self.upserts.iter().map(|(_, resource)| v1::Resource::clone(resource));
         let own = self.credentials.iter().map(|credential| credential.to_wire());
         let upserted = common.chain(own).map(Kind::Resource);
-        let commit = Kind::Commit(v1::Commit {
-            nonce,
-            traceparent: traceparent.to_owned(),
-        });
-        let kinds = removed.chain(upserted).chain([commit]);
+        let kinds = removed.chain(upserted).chain([Kind::Commit(commit)]);
         kinds.map(|kind| v1::RouterUpdate { kind: Some(kind) })
     }
 }

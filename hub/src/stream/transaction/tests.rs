@@ -56,8 +56,12 @@ fn only_differences_are_sent_and_an_ack_settles_them() {
     assert_eq!(transaction.upserts.len(), 1);
     assert_eq!(transaction.removals, [target("gone")]);
     assert!(transaction.whole);
+    let commit = v1::Commit {
+        nonce: 7,
+        ..v1::Commit::default()
+    };
     assert!(matches!(
-        transaction.messages(7, "t").last().unwrap().kind,
+        transaction.messages(commit).last().unwrap().kind,
         Some(Kind::Commit(v1::Commit { nonce: 7, .. }))
     ));
     router.acked(&transaction);
