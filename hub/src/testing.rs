@@ -402,7 +402,7 @@ impl TestHub {
 }
 
 /// A router that has not enrolled here.
-fn new_router(name: &str) -> serde_json::Value {
+pub(crate) fn new_router(name: &str) -> serde_json::Value {
     let uid = router_ref(name).uid;
     json!({
         "metadata": {"name": name, "namespace": NAMESPACE, "uid": uid, "resourceVersion": "1"},

@@ -231,7 +231,9 @@ async fn a_last_write_of_the_hub_of_before_is_read_anew() {
     first.commit(&in_life(&opened, state(&[("ns-a", "a")]))).await.unwrap();
     let last = state(&[("ns-a", "a"), ("ns-b", "a")]);
     // It is carried out when the root is raised: before the next hub reads.
-    faults.lock().overtaken = Some((format!("{FOLDER}/portolan-ledger"), json!({})));
+    let root = format!("{FOLDER}/portolan-ledger");
+    let same = objects.lock()[&root]["data"].clone();
+    faults.lock().overtaken = Some((root, same));
     let error = refusal(&client).await;
     assert!(!error.is_final(), "{error}");
     let path = format!("{FOLDER}/portolan-ledger-east-0-of-1");

@@ -14,7 +14,7 @@
 use stateright::{Model, Property};
 
 /// Replicas, and routers.
-pub const TWO: usize = 2;
+pub(crate) const TWO: usize = 2;
 
 /// All routers that let somebody write let the same shard write.
 pub const ONE_LEADS: &str = "routers of two leaders let one owner write";
