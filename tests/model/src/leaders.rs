@@ -127,11 +127,11 @@ pub enum LeadersAction {
 }
 
 impl Leaders {
-    fn has(&self, flaw: LeadersFlaw) -> bool {
+    fn has(self, flaw: LeadersFlaw) -> bool {
         self.flaw == Some(flaw)
     }
 
-    fn writes(&self, state: &Leading, replica: usize, actions: &mut Vec<LeadersAction>) {
+    fn writes(self, state: &Leading, replica: usize, actions: &mut Vec<LeadersAction>) {
         let one = state.replicas[replica];
         let Some(told) = one.told.filter(|_| one.written.is_none()) else {
             return;
@@ -159,7 +159,7 @@ impl Leaders {
         }
     }
 
-    fn write(&self, state: &mut Leading, replica: usize, pair: Pair) {
+    fn write(self, state: &mut Leading, replica: usize, pair: Pair) {
         let is_as_read = state.replicas[replica].version == state.version || self.has(LeadersFlaw::WritesBlindly);
         let leads = state.root == state.replicas[replica].term;
         if !is_as_read && !leads {
@@ -178,7 +178,7 @@ impl Leaders {
         }
     }
 
-    fn tell(&self, state: &mut Leading, (replica, router): (usize, usize)) {
+    fn tell(self, state: &mut Leading, (replica, router): (usize, usize)) {
         let one = &mut state.replicas[replica];
         let Some(told) = one.told else { return };
         let listener = &mut state.routers[router];
