@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams};
 use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
+use portolan_testbed::eventually;
 use portolan_tests::ctl;
 use portolan_tests::daemon::Daemon;
 use portolan_tests::replicas::metric;
