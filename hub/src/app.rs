@@ -167,7 +167,8 @@ impl Parts {
             role,
             serving,
         };
-        follower.follow().await
+        // Large, and moved.
+        Box::pin(follower.follow()).await
     }
 
     /// What the Lease says while this replica leads.
@@ -416,7 +417,7 @@ impl Follower {
         let told = lead::announce(client, namespace, self.identity);
         self.parts.tasks.spawn("announce", told);
         let by = (self.pulse, self.serving);
-        self.parts.lead(self.ca, self.incoming, by).await
+        Box::pin(self.parts.lead(self.ca, self.incoming, by)).await
     }
 
     /// Whether it does by now; says what it waits for if not.

@@ -17,7 +17,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use portolan_crds::Contention;
 use portolan_crds::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
-use portolan_crds::ledger::{Content, CursorFormat, Phase, Record, RecordError, Root, checksum_of};
+use portolan_crds::ledger::{Content, CursorFormat, Phase, Record, RecordError, Root};
 use tokio::time::Instant;
 
 use super::error::{LedgerError, damaged, failed};
@@ -305,21 +305,16 @@ impl Store {
         for (content, authors) in contents {
             let record = self.record(content);
             let (name, data) = (record.object_name(), record.encode());
-            let checksum = checksum_of(&data).unwrap_or_default().to_owned();
-            let stored = self.stored.get(&name);
-            if stored.is_some_and(|stored| stored.checksum == checksum) && !self.uncertain.contains_key(&name) {
+            let stored = Stored::new(&record, &data);
+            let before = self.stored.get(&name);
+            if before.is_some_and(|before| before.checksum == stored.checksum) && !self.uncertain.contains_key(&name) {
                 continue;
             }
-            let resource_version = stored.map(|stored| stored.resource_version.clone());
+            let resource_version = before.map(|before| before.resource_version.clone());
             let bytes = data.values().map(String::len).sum();
-            self.uncertain.insert(name.clone(), checksum.clone());
+            self.uncertain.insert(name.clone(), stored.checksum.clone());
             let (api, object) = (self.api.clone(), name.clone());
             let write = async move { put(&api, &object, data, resource_version).await };
-            let stored = Stored {
-                resource_version: String::new(),
-                checksum,
-                written: Some((record.term, record.view_revision)),
-            };
             writes.push(((name, stored, bytes, authors), write));
         }
         let mut failure = None;

@@ -17,6 +17,15 @@ pub(super) struct Stored {
 }
 
 impl Stored {
+    /// To be written.
+    pub(super) fn new(record: &Record, data: &BTreeMap<String, String>) -> Self {
+        Self {
+            resource_version: String::new(),
+            checksum: checksum_of(data).unwrap_or_default().to_owned(),
+            written: Some((record.term, record.view_revision)),
+        }
+    }
+
     pub(super) fn read(name: &str, map: &ConfigMap) -> (Self, Result<Record, RecordError>) {
         let empty = BTreeMap::new();
         let data = map.data.as_ref().unwrap_or(&empty);

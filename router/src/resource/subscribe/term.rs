@@ -31,9 +31,10 @@ impl Term {
         match files::read(&self.path) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
-                match text.trim().parse() {
-                    Ok(term) => (self.highest, self.written) = (term, term),
-                    Err(_) => tracing::warn!(path = %self.path.display(), "the file tells no term"),
+                if let Ok(term) = text.trim().parse() {
+                    (self.highest, self.written) = (term, term);
+                } else {
+                    tracing::warn!(path = %self.path.display(), "the file tells no term");
                 }
             }
             Err(error) if error.is_not_found() => {}
