@@ -130,13 +130,16 @@ impl Election {
             failing = outcome.is_err();
             match outcome {
                 Ok(Held::Ours(lease)) => return *lease,
+                Ok(Held::Theirs(leader)) if leader.address.is_some() && leader.address == self.this.address => {
+                    self.note("once the Lease of the process that was at this address before has run out");
+                }
                 Ok(Held::Theirs(leader)) => self.follow(leader),
                 Ok(Held::Unclear) | Err(_) => {}
             }
         }
     }
 
-    /// A look failed. Who was seen to lead before is followed on.
+    /// Nobody is found who can be followed. Who was seen to lead before is followed on.
     fn note(&self, error: &str) {
         self.role.send_if_modified(|role| {
             let is_news = matches!(role, Role::Unknown(why) if why != error);

@@ -85,6 +85,21 @@ async fn one_leads_and_the_next_one_only_once_its_lease_was_seen_to_run_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_is_started_anew_at_its_address_does_not_follow_itself() {
+    let client = scripted_api(Objects::default());
+    let mut before = Running::start(replica(&client, "a", "32"));
+    before.leads().await;
+    drop(before);
+    let mut anew = replica(&client, "a", "32");
+    anew.this.identity = "another".to_owned();
+    let mut anew = Running::start(anew);
+    tokio::time::sleep(RUNS_OUT_AFTER / 2).await;
+    let role = anew.role.borrow_and_update().clone();
+    assert!(matches!(&role, Role::Unknown(why) if !why.is_empty()), "{role:?}");
+    anew.leads().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_ends_by_itself_gives_it_back_at_once() {
     let objects = Objects::default();
     let client = scripted_api(objects.clone());
