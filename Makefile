@@ -9,7 +9,7 @@ ALL := --locked --workspace
 # Optimised, nobody runs the fuzz targets, and each is linked for a minute.
 OPTIMISED := $(ALL) --exclude portolan-fuzz --release --bins
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites conformance hostile h2spec alerts chaos moves operators policies reconnects soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites conformance hostile h2spec alerts chaos moves operators policies reconnects replica-kills soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
@@ -36,7 +36,7 @@ ROOM ?= 20
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo release alerts chaos conformance hostile h2spec model moves operators policies reconnects skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo release alerts chaos conformance hostile h2spec model moves operators policies reconnects replica-kills skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -194,6 +194,9 @@ soak-previews: testbed ## the same clients while a namespace comes and goes each
 	PORTOLAN_SOAK_PREVIEWS_SECONDS=$(or $(SOAK),3600) $(CARGO) test $(ALL) --test soak_clients -- --nocapture
 
 # Their packages come from PyPI and Maven Central; what is built of them stays in the target folder.
+replica-kills: testbed ## KILLS (20) of the hub's leader, each in a handover: how long until routers have heard of the next one
+	PORTOLAN_REPLICA_KILLS=$(or $(KILLS),20) RUST_TEST_THREADS=1 $(CARGO) test $(ALL) --test hub_replicas -- --nocapture
+
 soak-clients-all: SOAK_DIR = $(abspath $(PROFILE_DIR))/soak
 soak-clients-all: testbed ## the same (PREVIEWS=<seconds>: and soak-previews) with the official Python and Java clients and fabric8 (needs python3, a JDK, mvn)
 	@for tool in python3 java mvn; do command -v $$tool >/dev/null || { echo "$$tool is missing" >&2; exit 1; }; done

@@ -36,6 +36,7 @@ use crate::settings::Settings;
 use crate::stream::Stream;
 use crate::sweep::Sweeper;
 use crate::sweep::pacer::Pacer;
+use crate::terms::Terms;
 use crate::{allowed, health, member, namespaces, nodes};
 
 /// Tasks get this long to end after a signal: nothing of theirs must be finished, only not cut mid-write.
@@ -261,6 +262,7 @@ impl Agent {
             refused: joiner.refused.clone(),
             news: joiner.news.clone(),
             facts,
+            terms: Terms::new(joiner.secret.clone()),
             ready,
             metrics: self.metrics.clone(),
         };

@@ -39,5 +39,6 @@ mod review;
 mod settings;
 mod stream;
 mod sweep;
+mod terms;
 #[cfg(test)]
 mod testing;

@@ -30,6 +30,7 @@ use crate::prove::Prover;
 use crate::report::{self, Ended, Hub, Outbox, Subjects, say};
 use crate::review::{refused, review};
 use crate::settings::{self, Settings, SettingsError};
+use crate::terms::{Superseded, Terms};
 
 /// Messages that wait for the network. When full, reports wait and gather: nothing is lost, as they are differences.
 const OUTBOX: usize = 64;
@@ -53,6 +54,8 @@ enum SessionError {
     Closed,
     #[error(transparent)]
     Protocol(#[from] Mismatch),
+    #[error(transparent)]
+    Superseded(#[from] Superseded),
     #[error("the identity was renewed")]
     Renewed,
 }
@@ -82,6 +85,8 @@ pub(crate) struct Stream {
     pub(crate) news: Arc<CaNews>,
     /// The member's facts as they were last read: a hello must be possible while its API server is down.
     pub(crate) facts: wire::MemberFacts,
+    /// Which hubs are listened to.
+    pub(crate) terms: Terms,
     pub(crate) ready: ReadyHandle,
     pub(crate) metrics: Metrics,
 }
@@ -132,6 +137,7 @@ impl Stream {
         let identity = self.identity.borrow_and_update().clone();
         let identity = identity.expect("a stream begins after the first join");
         self.metrics.identity_until(identity.certificate.not_after());
+        self.terms.load().await;
         let link = identity.link()?;
         let channel = link.channel();
         let (outbox, queue) = mpsc::channel(OUTBOX);
@@ -194,7 +200,10 @@ impl Stream {
         loop {
             tokio::select! {
                 update = updates.message() => match update.map_err(ended_by)?.ok_or(SessionError::Closed)?.kind {
-                    Some(Heard::Config(config)) => self.configure(&config),
+                    Some(Heard::Config(config)) => {
+                        self.terms.hear(config.term).await?;
+                        self.configure(&config);
+                    }
                     Some(Heard::ReviewToken(request)) if reviews.len() < MAX_REVIEWS => {
                         self.metrics.reviewed();
                         reviews.push(review(self.client.clone(), request));
@@ -205,6 +214,7 @@ impl Stream {
                     }
                     Some(Heard::Welcome(welcome)) => {
                         welcomed(welcome.protocol)?;
+                        self.terms.hear(welcome.term).await?;
                         said.welcome.send_replace(Some(welcome));
                     }
                     Some(Heard::KeyChallenge(challenge)) => drop(said.nonce.send_replace(Some(challenge.nonce))),

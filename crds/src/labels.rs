@@ -47,6 +47,12 @@ pub const CONFIG_MAP_CA: &str = "portolan-ca";
 pub const CONFIG_MAP_CA_ROTATION: &str = "portolan-ca-rotation";
 /// ConfigMap on the hub: that a ledger of before is to have an owner of each operator ([`crate::separation`]).
 pub const CONFIG_MAP_SEPARATION: &str = "portolan-separation";
+/// Lease on the hub: which of its replicas leads.
+pub const LEASE_HUB: &str = "portolan-hub";
+/// Annotation of that Lease: `host:port` at which the other replicas reach the one that leads.
+pub const ANNOTATION_HUB_ADDRESS: &str = "ctrlmesh.kusionstack.io/address";
+/// Annotation of that Lease: the settings of the one that leads that all must have, as JSON by flag.
+pub const ANNOTATION_HUB_SETTINGS: &str = "ctrlmesh.kusionstack.io/settings";
 /// Service of the hub cluster that leads to the hub's program.
 pub const SERVICE_HUB: &str = "portolan-hub";
 /// ValidatingWebhookConfiguration on the hub: who may write which ShardingConfigs.

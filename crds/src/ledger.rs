@@ -47,7 +47,8 @@ const DATA_CHECKSUM: &str = "checksum";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Counts starts of hubs. A hub that meets a higher one than its own is not the hub any more.
+    /// Of the hub that wrote it; grows with each hub that leads. A hub that meets a higher one than its own in the root is not the hub
+    /// any more.
     pub term: u64,
     /// The highest view revision that the whole ledger had given when this was written.
     pub view_revision: u64,
@@ -89,6 +90,10 @@ pub struct Root {
     /// Who contends for pairs with whom.
     #[serde(default, skip_serializing_if = "Contention::is_fleet")]
     pub contention: Contention,
+    /// Whoever writes this ledger looks after each write whether it is the hub still, before it tells anybody of what it wrote: the
+    /// term of the root alone keeps an earlier hub out. Absent, as hubs of before write it: every record has to be written anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
 }
 
 /// How routers write cursors.

@@ -275,6 +275,21 @@ impl Acks {
         self.readers.write().known_since = Instant::now();
     }
 
+    /// Routers have come back that an earlier hub served, all `known` ones: nobody else is waited for, as only these can have been told
+    /// anything. Of what they still send nothing more is known by that.
+    pub(crate) fn hear_returns<'a>(&self, mut known: impl Iterator<Item = &'a String>) {
+        let mut until = self.returning_until.write();
+        let now = Instant::now();
+        if now >= *until {
+            return;
+        }
+        let (routers, followed) = (self.routers.read(), *self.followed.read());
+        let is_back = |state: &RouterState| followed.is_some_and(|followed| state.came >= followed);
+        if known.all(|router| routers.get(router).is_some_and(is_back)) {
+            *until = now;
+        }
+    }
+
     /// A stream begins, with what the router says it holds. False, and nothing changes, while an earlier one of the name is
     /// open: there are two routers then, and of what either holds nothing would be known.
     pub(crate) fn connected(&self, router: &str, mut state: RouterState) -> bool {

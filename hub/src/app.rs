@@ -10,7 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use portolan_runtime::admin::{AdminPages, AdminServer};
 use portolan_runtime::metrics::Registry;
 use portolan_runtime::program::{self, Drain};
-use portolan_runtime::tls::{self, ClientAuth, IdentityStore};
+use portolan_runtime::tls::{self, ClientAuth, IdentityStore, TlsIncoming};
 use portolan_runtime::{Backoff, Chain, Readiness, ReadyHandle, Tasks, Telemetry};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -29,15 +29,17 @@ use crate::distribute::{Distributor, Pasts, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::finalize::Finalizers;
 use crate::index::Index;
+use crate::lead::{self, Election, Leader, Mandate, Pulse, Role};
 use crate::ledger::Store;
 use crate::metrics::Metrics;
 use crate::people::Signer;
 use crate::pins::Pins;
-use crate::rotation::Rotation;
+use crate::rotation::{self, Rotation};
 use crate::routers::Routers;
 use crate::separation::Separating;
 use crate::server::{self, Services};
 use crate::shares::Arbiter;
+use crate::splice::Door;
 use crate::status::StatusWriter;
 use crate::stream::{AgentService, AgentSessions, RouterService};
 use crate::vouched::Vouched;
@@ -126,61 +128,60 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
     Ok(drain.after(work, SHUTDOWN_DEADLINE))
 }
 
+/// What a replica has that may lead at any moment.
+struct Follower {
+    parts: Parts,
+    ca: Arc<Authorities>,
+    incoming: TlsIncoming,
+    /// As the Lease tells it.
+    identity: String,
+    pulse: Pulse,
+    role: watch::Receiver<Role>,
+    serving: ReadyHandle,
+}
+
 impl Parts {
-    /// Starts in order: watches, CA, pins; once the facts are complete the ledger and the compiler, then streams. Runs until
-    /// the hub stops.
+    /// Starts in order: watches, CA, webhook, door; once the facts are complete this replica may lead, and follows until then. Runs
+    /// until the hub stops.
     async fn start(self, listener: TcpListener, asked: TcpListener, serving: ReadyHandle) -> anyhow::Result<()> {
         let facts_ready = self.start_watches();
         let ca = Arc::new(Authorities::new(&self.load_ca().await)?);
-        self.publish_ca(&ca).await;
         let identity = self.serving_identity(&ca)?;
         self.serve_webhook(asked, identity.clone())?;
-        self.spawn(
-            "people",
-            Signer::new(self.client.clone(), ca.clone()).run(self.watching.clone()),
-        );
-        let pins = Pins::new(self.client.clone(), &self.config.namespace, self.index.clone());
-        self.load_pins(&pins).await;
-        let tls = tls::server_config(identity, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC)?;
-        facts_ready.wait_ready().await;
-        let (ledger, stored) = self.open_ledger().await?;
-        self.shares.begin(ledger.term());
-        let shares = self
-            .shares
-            .clone()
-            .run(self.worlds.subscribe(), self.index.clone(), self.metrics.clone());
-        self.spawn("shares", shares);
-        let (order, separates) = watch::channel(false);
-        let distributor = self.distributor(ledger, separates);
-        self.tasks
-            .spawn_service("distribute", async { Ok(distributor.run(stored).await?) });
-        let status = StatusWriter::new(
-            self.client.clone(),
-            &self.config.namespace,
-            self.index.clone(),
-            self.acks.clone(),
-            &self.shares,
-        );
-        self.spawn("status", status.run(self.worlds.subscribe(), self.metrics.clone()));
-        let finalizers = Finalizers::new(self.client.clone(), self.index.clone());
-        self.spawn(
-            "finalizers",
-            finalizers.run(self.worlds.subscribe(), self.metrics.clone()),
-        );
-        let children = ChildWriter::new(self.client.clone(), self.index.clone());
-        self.spawn("children", children.run(self.worlds.subscribe(), self.metrics.clone()));
-        self.spawn("versions", pins.clone().keep_history());
-        let ages = ages::MemberAges::new(self.index.clone());
-        self.registry.root(|root| root.register_collector(Box::new(ages)));
-        let (client, namespace) = (self.client.clone(), &self.config.namespace);
-        let rotation = Rotation::new(client, namespace, self.index.clone(), ca.clone());
-        self.spawn("ca-rotation", rotation.run());
-        self.spawn("separation", self.separating(order).run());
         self.spawn("index-time", self.index.clone().pass_time());
-        let services = self.services(ca, pins);
-        serving.ready();
-        tracing::info!("serving");
-        server::serve(listener, tls, services, self.tasks.clone()).await
+        let this = self.this(&listener)?;
+        let told = this.identity.clone();
+        let election = Election::new(self.client.clone(), &self.config.namespace, this);
+        let (role, pulse) = (election.role(), election.pulse());
+        let tls = tls::server_config(identity, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC)?;
+        let door = Door::new(role.clone(), self.metrics.clone());
+        let incoming = TlsIncoming::behind(listener, tls, &self.tasks, move |stream| door.clone().admit(stream))?;
+        facts_ready.wait_ready().await;
+        self.tasks.spawn_critical("lead", election.run(self.tasks.token()));
+        let follower = Follower {
+            parts: self,
+            ca,
+            incoming,
+            identity: told,
+            pulse,
+            role,
+            serving,
+        };
+        // Large, and moved.
+        Box::pin(follower.follow()).await
+    }
+
+    /// What the Lease says while this replica leads.
+    fn this(&self, listener: &TcpListener) -> anyhow::Result<Leader> {
+        let bound = Some(listener.local_addr()?).filter(|bound| !bound.ip().is_unspecified());
+        let address = self.config.replica_address.clone();
+        let address = address.or_else(|| bound.map(|bound| bound.to_string()));
+        let name = address.as_deref().unwrap_or("portolan-hub");
+        Ok(Leader {
+            identity: format!("{name}_{:016x}", rand::random::<u64>()),
+            address,
+            settings: self.config.agreed.clone(),
+        })
     }
 
     /// All watches; the returned readiness is theirs alone.
@@ -201,6 +202,64 @@ impl Parts {
             self.spawn("watch", watch.run(self.index.clone(), ready, self.metrics.clone()));
         }
         facts_ready
+    }
+
+    /// Runs what one replica alone does. In order: pins, ledger and the compiler, then all that writes, then streams.
+    async fn lead(
+        self,
+        ca: Arc<Authorities>,
+        incoming: TlsIncoming,
+        (pulse, serving): (Pulse, ReadyHandle),
+    ) -> anyhow::Result<()> {
+        let ready = self.readiness.task("ca");
+        let catch_up = || rotation::catch_up(&self.client, &self.config.namespace, &ca);
+        retry("read the hub CA", &ready, catch_up).await;
+        ready.ready();
+        self.publish_ca(&ca).await;
+        let pins = Pins::new(self.client.clone(), &self.config.namespace, self.index.clone());
+        self.load_pins(&pins).await;
+        let (ledger, stored) = self.open_ledger().await?;
+        let term = ledger.term();
+        self.metrics.lead(term);
+        self.shares.begin(term);
+        let shares = self
+            .shares
+            .clone()
+            .run(self.worlds.subscribe(), self.index.clone(), self.metrics.clone());
+        self.spawn("shares", shares);
+        let (order, separates) = watch::channel(false);
+        let distributor = self.distributor(ledger, separates);
+        self.tasks
+            .spawn_service("distribute", async { Ok(distributor.run(stored).await?) });
+        self.spawn_writers(&ca);
+        self.spawn("versions", pins.clone().keep_history());
+        self.spawn("separation", self.separating(order).run());
+        let services = self.services(ca, pins, &Mandate { term, pulse });
+        serving.ready();
+        tracing::info!(term, "serving");
+        server::serve(incoming, services, self.tasks.clone()).await
+    }
+
+    /// All that writes to objects of the hub cluster by what is published.
+    fn spawn_writers(&self, ca: &Arc<Authorities>) {
+        let (client, namespace) = (&self.client, &self.config.namespace);
+        let (index, acks) = (self.index.clone(), self.acks.clone());
+        let status = StatusWriter::new(client.clone(), namespace, index, acks, &self.shares);
+        self.spawn("status", status.run(self.worlds.subscribe(), self.metrics.clone()));
+        let finalizers = Finalizers::new(client.clone(), self.index.clone());
+        self.spawn(
+            "finalizers",
+            finalizers.run(self.worlds.subscribe(), self.metrics.clone()),
+        );
+        let children = ChildWriter::new(client.clone(), self.index.clone());
+        self.spawn("children", children.run(self.worlds.subscribe(), self.metrics.clone()));
+        let people = Signer::new(client.clone(), ca.clone());
+        self.spawn("people", people.run(self.watching.clone()));
+        let ages = ages::MemberAges::new(self.index.clone());
+        self.registry.root(|root| root.register_collector(Box::new(ages)));
+        let rotation = Rotation::new(client.clone(), namespace, self.index.clone(), ca.clone());
+        self.spawn("ca-rotation", rotation.run());
+        self.spawn("webhook-trust", ca::keep_webhooks_trusting(client.clone(), ca.clone()));
     }
 
     async fn load_ca(&self) -> Roots {
@@ -257,7 +316,7 @@ impl Parts {
         let ready = self.readiness.task("ledger");
         let open = || async {
             let (client, namespace) = (self.client.clone(), &self.config.namespace);
-            match Store::open(client, namespace, &self.index, self.metrics.clone()).await {
+            match Store::open(client, namespace, &self.index, (self.metrics.clone(), term_of_now())).await {
                 Err(error) if error.is_final() => Ok(Err(error)),
                 Err(error) => Err(error),
                 Ok(opened) => Ok(Ok(opened)),
@@ -289,7 +348,7 @@ impl Parts {
         Ok(())
     }
 
-    fn services(&self, ca: Arc<Authorities>, pins: Pins) -> Services {
+    fn services(&self, ca: Arc<Authorities>, pins: Pins, mandate: &Mandate) -> Services {
         let sessions = Arc::<AgentSessions>::default();
         let vouched = Vouched::new(self.index.clone(), self.config.routers_of.iter().cloned());
         let (client, namespace) = (self.client.clone(), &self.config.namespace);
@@ -317,6 +376,7 @@ impl Parts {
                 routers: enrolled,
                 ca: ca.clone(),
                 longest_lease: self.config.settings.longest_lease,
+                mandate: mandate.clone(),
                 metrics: self.metrics.clone(),
                 tasks: self.tasks.clone(),
             },
@@ -326,6 +386,7 @@ impl Parts {
                 sessions,
                 pins,
                 ca,
+                mandate: mandate.clone(),
                 metrics: self.metrics.clone(),
                 tasks: self.tasks.clone(),
             },
@@ -339,6 +400,58 @@ impl Parts {
             Ok(())
         });
     }
+}
+
+impl Follower {
+    /// Says on `/readyz` whom it follows, until it leads; then leads.
+    async fn follow(mut self) -> anyhow::Result<()> {
+        let (client, namespace) = (self.parts.client.clone(), self.parts.config.namespace.clone());
+        let mut follow_ca = std::pin::pin!(rotation::follow(client, namespace, self.ca.clone()));
+        while !self.leads() {
+            tokio::select! {
+                changed = self.role.changed() => changed?,
+                () = &mut follow_ca => {}
+            }
+        }
+        let (client, namespace) = (self.parts.client.clone(), self.parts.config.namespace.clone());
+        let told = lead::announce(client, namespace, self.identity);
+        self.parts.tasks.spawn("announce", told);
+        let by = (self.pulse, self.serving);
+        Box::pin(self.parts.lead(self.ca, self.incoming, by)).await
+    }
+
+    /// Whether it does by now; says what it waits for if not.
+    fn leads(&mut self) -> bool {
+        let role = self.role.borrow_and_update().clone();
+        let leader = match &role {
+            Role::Leads => {
+                self.serving.not_ready("what it needs to lead");
+                return true;
+            }
+            Role::Unknown(why) => {
+                self.serving.not_ready(format!("a replica that leads {why}"));
+                return false;
+            }
+            Role::Follows(leader) => leader,
+        };
+        let who = &leader.identity;
+        match (leader.differs(&self.parts.config.agreed), &leader.address) {
+            (Some(differs), _) => self
+                .serving
+                .not_ready(format!("the settings of the replica that leads, {who}: {differs}")),
+            (None, None) => self.serving.not_ready(format!(
+                "an address of the replica that leads, {who}: it has no --replica-address"
+            )),
+            (None, Some(_)) => self.serving.ready(),
+        }
+        false
+    }
+}
+
+/// Terms are beyond the time at which their hub began to lead, in seconds: also of a ledger that was set back, or made anew, so that
+/// routers and agents that remember the last one take the next.
+fn term_of_now() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or_default()
 }
 
 /// Tries until it works: at a cluster's first start namespaces, permissions and API servers come in any order.

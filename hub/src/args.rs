@@ -1,5 +1,6 @@
 //! Flags → checked [`Config`]. Binds nothing, reads no file.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,6 +37,11 @@ pub struct Args {
     /// host or host:port that agents and routers reach the hub at; repeat for several. Names of its serving certificate
     #[arg(long, env = "PORTOLAN_ADVERTISE", value_name = "HOST:PORT", value_delimiter = ',')]
     pub advertise: Vec<String>,
+
+    /// host:port at which the hub's other replicas reach this one: they pass on to it what agents and routers open while it leads
+    /// [default: what --bind binds, if that is an address of one machine]
+    #[arg(long, env = "PORTOLAN_REPLICA_ADDRESS", value_name = "HOST:PORT")]
+    pub replica_address: Option<String>,
 
     /// Namespace of the hub's own Secrets and ConfigMaps
     #[arg(long, env = "PORTOLAN_NAMESPACE", default_value = labels::SYSTEM_NAMESPACE)]
@@ -103,6 +109,9 @@ pub struct Config {
     pub(crate) admin_bind: SocketAddr,
     pub(crate) admin_remote: bool,
     pub(crate) advertise: Vec<String>,
+    pub(crate) replica_address: Option<String>,
+    /// Values of the flags that all replicas must have alike, by flag.
+    pub(crate) agreed: BTreeMap<String, String>,
     pub(crate) namespace: String,
     pub(crate) routers_of: Vec<String>,
     pub(crate) audience: String,
@@ -115,7 +124,7 @@ impl TryFrom<Args> for Config {
 
     /// Reports everything wrong at once.
     fn try_from(args: Args) -> anyhow::Result<Self> {
-        let mut faults = Vec::new();
+        let (mut faults, agreed) = (Vec::new(), agreed(&args));
         let algorithm = match args.bucket_algorithm {
             Algorithm::Xxh3 => BucketAlgorithm::Xxh3,
             Algorithm::Legacy => BucketAlgorithm::Legacy,
@@ -126,6 +135,10 @@ impl TryFrom<Args> for Config {
         let kinds = parse_kinds(&args.label_kinds).map_err(|error| faults.push(format!("--label-kinds: {error}")));
         if !portolan_crds::names::is_dns_label(&args.namespace) {
             faults.push(format!("--namespace: {:?} is no namespace", args.namespace));
+        }
+        let replica_address = args.replica_address.as_deref();
+        if replica_address.is_some_and(|address| !address.contains(':') || host_of(address).is_empty()) {
+            faults.push("--replica-address is no host:port".to_owned());
         }
         if args.audience.is_empty() {
             faults.push("--audience is empty".to_owned());
@@ -145,6 +158,8 @@ impl TryFrom<Args> for Config {
                 .iter()
                 .map(|address| host_of(address).to_owned())
                 .collect(),
+            replica_address: args.replica_address,
+            agreed,
             namespace: args.namespace,
             routers_of: args.routers_of,
             audience: args.audience,
@@ -174,6 +189,35 @@ impl Config {
         hosts.dedup();
         hosts
     }
+}
+
+/// What routers, agents and the ledger go by: another value in one replica would be another hub.
+fn agreed(args: &Args) -> BTreeMap<String, String> {
+    let algorithm = match args.bucket_algorithm {
+        Algorithm::Xxh3 => "xxh3",
+        Algorithm::Legacy => "legacy",
+    };
+    let sorted = |words: Vec<&str>| {
+        let words: BTreeSet<_> = words
+            .into_iter()
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .collect();
+        words.into_iter().collect::<Vec<_>>().join(",")
+    };
+    let values = [
+        ("--label-kinds", sorted(args.label_kinds.split(',').collect())),
+        ("--bucket-algorithm", algorithm.to_owned()),
+        ("--buckets", args.buckets.to_string()),
+        ("--label-prefix", args.label_prefix.clone()),
+        (
+            "--routers-of",
+            sorted(args.routers_of.iter().map(String::as_str).collect()),
+        ),
+        ("--audience", args.audience.clone()),
+        ("--longest-lease-seconds", args.longest_lease_seconds.to_string()),
+    ];
+    values.map(|(flag, value)| (flag.to_owned(), value)).into()
 }
 
 fn webhook_beside(bind: SocketAddr) -> SocketAddr {

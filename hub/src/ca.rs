@@ -22,12 +22,14 @@ use crate::pins::{self, CONFIG_MAP_PINS};
 
 mod holders;
 mod stored;
+mod webhooks;
 
 use self::holders::Holders;
 pub(crate) use self::holders::{Holder, Waits};
 #[cfg(test)]
 pub(crate) use self::stored::secret_of;
 pub(crate) use self::stored::{Phase, Roots, Step, StepError, advance};
+pub(crate) use self::webhooks::keep_webhooks_trusting;
 
 /// Common name of the CA.
 const COMMON_NAME: &str = "portolan hub CA";

@@ -4,6 +4,7 @@
 //! (pure) whenever facts or acknowledgements changed, stores what it decided (`ledger`), and publishes one `World`; each router session (`stream`) sends
 //! what its router does not hold; acknowledgements go back to `distribute`, which may then free what was released;
 //! `children` writes the ShardingConfigs that roots generate; `status` renders facts, world and acknowledgements into the objects' statuses. `enroll` gives identities out;
+//! `lead` says whether this replica does all that, or another one, to which `splice` passes connections on;
 //! `webhook` answers the API server's questions about who writes ShardingConfigs, and which policies can be served; `shares`
 //! divides limits that routers have together; `separation` has a ledger of before switch to owners of each operator.
 
@@ -24,6 +25,7 @@ mod facts;
 mod finalize;
 mod index;
 mod jwks;
+mod lead;
 mod ledger;
 mod metrics;
 mod pace;
@@ -38,6 +40,7 @@ mod separation;
 mod server;
 mod settings;
 mod shares;
+mod splice;
 mod standing;
 mod status;
 mod stream;

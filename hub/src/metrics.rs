@@ -99,6 +99,9 @@ pub(crate) struct Metrics {
     shared_limits: Gauge,
     shares_told: Counter,
     shares_withheld: Gauge,
+    leads: Gauge,
+    term: Gauge,
+    spliced: Gauge,
 }
 
 impl PolicyStanding {
@@ -139,6 +142,12 @@ impl Metrics {
         let help = "Pairs of cluster and namespace that shards wait for until their last owner has let go";
         registry.register("awaited_pairs", help, self.awaited.clone());
         self.register_policies(registry);
+        let help = "1 while this replica leads";
+        registry.register("leader", help, self.leads.clone());
+        let help = "Term of this replica's ledger; 0 if it does not lead";
+        registry.register("term", help, self.term.clone());
+        let help = "Connections that this replica passes on to the one that leads";
+        registry.register("spliced_connections", help, self.spliced.clone());
     }
 
     fn register_policies(&self, registry: &mut Registry) {
@@ -202,6 +211,18 @@ impl Metrics {
         let gauge = self.streams.get_or_create_owned(&[("program", program)]);
         gauge.inc();
         StreamGuard(gauge)
+    }
+
+    /// Counts a connection that is passed on until the guard is dropped.
+    pub(crate) fn spliced(&self) -> StreamGuard {
+        self.spliced.inc();
+        StreamGuard(self.spliced.clone())
+    }
+
+    /// This replica leads, by this term.
+    pub(crate) fn lead(&self, term: u64) {
+        self.leads.set(1);
+        self.term.set(i64::try_from(term).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn watch_failed(&self, watched: Watched) {

@@ -23,6 +23,8 @@ use crate::index::Index;
 
 /// Between two looks. One small read: nobody rotates so often that a watch would pay.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks of a replica that follows, at a Secret that changes once in years.
+const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 /// As many are named that a step waits for; of more it is said how many.
 const MAX_NAMED: usize = 100;
 
@@ -40,6 +42,24 @@ pub(crate) struct Rotation {
     namespace: String,
     index: Arc<Index>,
     ca: Arc<Authorities>,
+}
+
+/// Takes over what another replica has done to the CA, until dropped: this one answers the API server by it.
+pub(crate) async fn follow(client: Client, namespace: String, ca: Arc<Authorities>) {
+    loop {
+        tokio::time::sleep(FOLLOW_EVERY).await;
+        if let Err(error) = catch_up(&client, &namespace, &ca).await {
+            tracing::warn!(error = %Chain(&error), "it is not known whether the CA is another one");
+        }
+    }
+}
+
+/// Takes over what another replica has done to the CA.
+pub(crate) async fn catch_up(client: &Client, namespace: &str, ca: &Authorities) -> Result<(), CaError> {
+    match ca::changed(client, namespace, &ca.current()).await? {
+        Some(roots) => ca.apply(&roots),
+        None => Ok(()),
+    }
 }
 
 impl Rotation {
@@ -75,9 +95,7 @@ impl Rotation {
             return Ok::<_, RotationError>(());
         }
         // Of two hubs that overlap the other may have gone on.
-        if let Some(roots) = ca::changed(&self.client, &self.namespace, &self.ca.current()).await? {
-            self.ca.apply(&roots)?;
-        }
+        catch_up(&self.client, &self.namespace, &self.ca).await?;
         let data = present.as_ref().and_then(|map| map.data.clone()).unwrap_or_default();
         let before = CaRotation::from_data(&data);
         let refused = match &before.wanted {

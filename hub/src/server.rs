@@ -2,7 +2,6 @@
 //!
 //! Enrolment has no certificate yet; the streams need one: each service checks that by `peer`. Caller: `app`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_runtime::Tasks;
@@ -10,8 +9,6 @@ use portolan_runtime::tls::TlsIncoming;
 use portolan_wire::v1::agent_control_server::AgentControlServer;
 use portolan_wire::v1::enrollment_server::EnrollmentServer;
 use portolan_wire::v1::router_control_server::RouterControlServer;
-use rustls::ServerConfig;
-use tokio::net::TcpListener;
 use tonic::transport::Server;
 
 use crate::enroll::Enroller;
@@ -37,13 +34,7 @@ pub(crate) struct Services {
 }
 
 /// Serves until `tasks` are cancelled.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    tls: Arc<ServerConfig>,
-    services: Services,
-    tasks: Tasks,
-) -> anyhow::Result<()> {
-    let incoming = TlsIncoming::new(listener, tls, &tasks)?;
+pub(crate) async fn serve(incoming: TlsIncoming, services: Services, tasks: Tasks) -> anyhow::Result<()> {
     Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))

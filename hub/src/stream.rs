@@ -14,6 +14,7 @@ use tonic::Status;
 
 mod agents;
 mod breakers;
+mod mouth;
 mod offers;
 mod policies;
 mod replicas;
@@ -26,6 +27,8 @@ mod transaction;
 pub(crate) use agents::AgentService;
 pub(crate) use reviews::AgentSessions;
 pub(crate) use routers::RouterService;
+
+use self::mouth::Mouth;
 
 /// What goes to one peer.
 type Outbound<T> = mpsc::Sender<Result<T, Status>>;
@@ -69,14 +72,15 @@ async fn end<T>(outbound: &Outbound<T>, status: Status) -> Status {
     status
 }
 
-/// The answer to a Hello that tells these revisions of the protocol.
-fn welcome(newest: u32, oldest: u32) -> Result<v1::Welcome, Status> {
+/// The answer of the hub of this term to a Hello that tells these revisions of the protocol.
+fn welcome((newest, oldest): (u32, u32), term: u64) -> Result<v1::Welcome, Status> {
     let agreed = negotiate(Spoken::OURS, Spoken::told(newest, oldest));
     let protocol = agreed.map_err(|mismatch| Status::failed_precondition(mismatch.to_string()))?;
     let capabilities = [REPORT_PAGES, NAMESPACES].map(ToOwned::to_owned).into();
     Ok(v1::Welcome {
         protocol,
         capabilities,
+        term,
         ..v1::Welcome::default()
     })
 }

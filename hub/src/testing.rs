@@ -11,7 +11,7 @@ use kube::api::{ApiResource, DynamicObject};
 use parking_lot::Mutex;
 use portolan_crds::{MemberCluster, labels};
 use portolan_runtime::pki::{self, CertificateAuthority, Issued, LeafSpec, Usage};
-use portolan_runtime::tls::{self, ClientAuth, Identity as TlsIdentity, IdentityStore, TrustStore};
+use portolan_runtime::tls::{self, ClientAuth, Identity as TlsIdentity, IdentityStore, TlsIncoming, TrustStore};
 use portolan_runtime::{Secret, Tasks};
 use portolan_wire::client::HubLink;
 use portolan_wire::identity::Identity;
@@ -40,6 +40,7 @@ use crate::compile::{Memo, State};
 use crate::distribute::{Distributor, Pasts, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::index::Index;
+use crate::lead::Mandate;
 use crate::ledger::Store;
 use crate::metrics::Metrics;
 use crate::pins::Pins;
@@ -131,7 +132,8 @@ impl TestHub {
         let hosts = ["127.0.0.1".to_owned()];
         let serving = IdentityStore::new(ca::serving_identity(ca.current().root(), &hosts).unwrap());
         let tls = tls::server_config(serving, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC).unwrap();
-        let serve = server::serve(listener, tls, hub.services(&client), hub.tasks.clone());
+        let incoming = TlsIncoming::new(listener, tls, &hub.tasks).unwrap();
+        let serve = server::serve(incoming, hub.services(&client), hub.tasks.clone());
         hub.tasks.spawn_critical("grpc", serve);
         let watch = watch_routers(hub.objects.clone(), hub.index.clone());
         hub.tasks.spawn("watch-routers", watch);
@@ -176,6 +178,7 @@ impl TestHub {
                 routers,
                 ca: self.ca.clone(),
                 longest_lease: Settings::default().longest_lease,
+                mandate: Mandate::default(),
                 metrics: Metrics::default(),
                 tasks: self.tasks.clone(),
             },
@@ -185,6 +188,7 @@ impl TestHub {
                 sessions: self.sessions.clone(),
                 pins,
                 ca: self.ca.clone(),
+                mandate: Mandate::default(),
                 metrics: Metrics::default(),
                 tasks: self.tasks.clone(),
             },
@@ -398,7 +402,7 @@ impl TestHub {
 }
 
 /// A router that has not enrolled here.
-fn new_router(name: &str) -> serde_json::Value {
+pub(crate) fn new_router(name: &str) -> serde_json::Value {
     let uid = router_ref(name).uid;
     json!({
         "metadata": {"name": name, "namespace": NAMESPACE, "uid": uid, "resourceVersion": "1"},
@@ -445,7 +449,7 @@ pub(crate) async fn distributor(
     acks: &Arc<Acks>,
     worlds: &watch::Sender<Option<Published>>,
 ) -> (Distributor, State) {
-    let opened = Store::open(client, NAMESPACE, index, Metrics::default()).await;
+    let opened = Store::open(client, NAMESPACE, index, (Metrics::default(), 1)).await;
     let (ledger, stored) = opened.unwrap();
     let distributor = Distributor {
         separates: watch::channel(false).1,

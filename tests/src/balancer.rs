@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
+use parking_lot::RwLock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -14,22 +15,38 @@ pub struct Balancer {
     /// Where it listens.
     pub address: String,
     first_alone: Arc<AtomicBool>,
+    servers: Servers,
     _accepting: JoinSet<()>,
 }
+
+/// A lock: read once for each connection.
+type Servers = Arc<RwLock<Arc<[String]>>>;
 
 impl Balancer {
     /// In front of these addresses.
     pub async fn start(servers: Vec<String>) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("no port")?;
+        Self::at("127.0.0.1:0", servers).await
+    }
+
+    /// The same, listening there.
+    pub async fn at(address: &str, servers: Vec<String>) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(address).await.context("no port")?;
         let address = listener.local_addr()?.to_string();
         let first_alone = Arc::<AtomicBool>::default();
+        let servers: Servers = Arc::new(RwLock::new(servers.into()));
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, servers.into(), first_alone.clone()));
+        accepting.spawn(accept(listener, servers.clone(), first_alone.clone()));
         Ok(Self {
             address,
             first_alone,
+            servers,
             _accepting: accepting,
         })
+    }
+
+    /// New connections go to these from now on.
+    pub fn serve_by(&self, servers: Vec<String>) {
+        *self.servers.write() = servers.into();
     }
 
     /// Whether new connections go to the first server alone from now on.
@@ -38,19 +55,20 @@ impl Balancer {
     }
 }
 
-async fn accept(listener: TcpListener, servers: Arc<[String]>, first_alone: Arc<AtomicBool>) {
+async fn accept(listener: TcpListener, servers: Servers, first_alone: Arc<AtomicBool>) {
     let mut connections = JoinSet::new();
     let mut turn = 0;
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((client, _)) = accepted {
                 turn += 1;
+                let servers = servers.read().clone();
                 let order: Vec<_> = if first_alone.load(Ordering::Relaxed) {
                     vec![0]
                 } else {
                     (0..servers.len()).map(|step| (turn + step) % servers.len()).collect()
                 };
-                connections.spawn(pass(client, servers.clone(), order));
+                connections.spawn(pass(client, servers, order));
             },
             Some(_) = connections.join_next() => {}
         }

@@ -265,7 +265,7 @@ impl Drop for Daemon {
 }
 
 /// The arguments with one value for `flag`, replaced or added.
-fn with_value(arguments: &[String], flag: &str, value: &str) -> Vec<String> {
+pub(crate) fn with_value(arguments: &[String], flag: &str, value: &str) -> Vec<String> {
     let mut arguments = arguments.to_vec();
     if let Some(at) = arguments.iter().position(|argument| argument == flag) {
         arguments.drain(at..(at + 2).min(arguments.len()));

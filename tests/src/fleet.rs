@@ -194,6 +194,12 @@ impl Fleet {
 
     /// Ends a program of the fleet and starts it again as this process's own, with the same flags and addresses.
     pub async fn take_over(&self, name: &str) -> anyhow::Result<Daemon> {
+        let (launch, addresses) = self.take_out(name).await?;
+        Daemon::adopt(launch, &addresses).await
+    }
+
+    /// Ends a program of the fleet; how it was started, and where it listened.
+    pub(crate) async fn take_out(&self, name: &str) -> anyhow::Result<(Launch, Value)> {
         let pid = self.process(name)?.pid;
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).with_context(|| format!("{name} does not run"))?;
         let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
@@ -214,7 +220,7 @@ impl Fleet {
         // Else the supervisor would start it again.
         let stop = ["dev", "stop", name, "--dir", &argument(&self.dir)].map(ToOwned::to_owned);
         self.run(&stop).await?;
-        Daemon::adopt(launch, &serde_json::from_slice(&addresses)?).await
+        Ok((launch, serde_json::from_slice(&addresses)?))
     }
 
     /// What a program has logged so far.

@@ -15,6 +15,7 @@ pub mod hub_cluster;
 pub mod kubectl;
 pub mod names;
 pub mod programs;
+pub mod replicas;
 pub mod routers;
 pub mod shard;
 pub mod trace;

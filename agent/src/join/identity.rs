@@ -24,6 +24,8 @@ const KEY: &str = "tls.key";
 const CA: &str = "ca.crt";
 const HUB: &str = "hub";
 const BOOTSTRAP: &str = "bootstrap";
+/// The highest term of a hub that this agent has heard.
+const TERM: &str = "term";
 
 /// A certificate of the hub CA for this agent, with its key and the CA that the hub is verified by.
 #[derive(Debug, Clone)]
@@ -151,6 +153,29 @@ impl IdentitySecret {
         .await
     }
 
+    /// The highest term of a hub that was heard; 0: none was.
+    pub(crate) async fn term(&self) -> Result<u64, CallError> {
+        let secret = bounded(self.secrets.get_opt(SECRET_AGENT_IDENTITY)).await?;
+        let text = secret.and_then(|secret| raw_text(&secret, TERM));
+        Ok(text.and_then(|text| text.trim().parse().ok()).unwrap_or_default())
+    }
+
+    /// Keeps `term` if it is higher than what is kept.
+    pub(crate) async fn note_term(&self, term: u64) -> Result<(), CallError> {
+        let Some(mut secret) = bounded(self.secrets.get_opt(SECRET_AGENT_IDENTITY)).await? else {
+            return Ok(());
+        };
+        let kept = raw_text(&secret, TERM).and_then(|text| text.trim().parse::<u64>().ok());
+        if kept.is_some_and(|kept| kept >= term) {
+            return Ok(());
+        }
+        let data = secret.data.get_or_insert_default();
+        data.insert(TERM.to_owned(), ByteString(term.to_string().into_bytes()));
+        let params = PostParams::default();
+        let replaced = self.secrets.replace(SECRET_AGENT_IDENTITY, &params, &secret);
+        bounded(replaced).await.map(drop)
+    }
+
     /// Absent already is as good.
     pub(crate) async fn delete(&self) -> Result<(), CallError> {
         match bounded(self.secrets.delete(SECRET_AGENT_IDENTITY, &DeleteParams::default())).await {
@@ -160,10 +185,12 @@ impl IdentitySecret {
     }
 
     /// Replaces what join has made: the agent's RBAC lets it create no Secret; where it runs with more, it does. One agent
-    /// writes it, so the last one wins and no precondition is needed.
+    /// writes it, so the last one wins and no precondition is needed. The term stays.
     async fn write(&self, data: BTreeMap<&str, String>) -> Result<(), CallError> {
+        let present = bounded(self.secrets.get_opt(SECRET_AGENT_IDENTITY)).await?;
+        let term = present.and_then(|secret| raw_text(&secret, TERM));
+        let data = data.into_iter().chain(term.map(|term| (TERM, term)));
         let data = data
-            .into_iter()
             .map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())))
             .collect();
         let secret = KubeSecret {

@@ -32,6 +32,25 @@ async fn the_slowest_router_counts_until_it_is_forgotten() {
     assert_eq!(acks.released(BTreeSet::new()).by_all, 7);
 }
 
+#[tokio::test(start_paused = true)]
+async fn nobody_is_waited_for_any_more_once_all_known_routers_are_back() {
+    let acks = Acks::default();
+    let known = ["a".to_owned(), "b".to_owned()];
+    assert!(acks.connected("a", RouterState::new(1, BTreeMap::new())));
+    acks.update("a", 1, |state| state.left = Some(Instant::now()));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    acks.expect_returns();
+    let is_over = || {
+        acks.hear_returns(known.iter());
+        *acks.returning_until.read() <= Instant::now()
+    };
+    assert!(acks.connected("b", RouterState::new(2, BTreeMap::new())));
+    assert!(!is_over(), "of a it is known what it had before");
+    assert!(acks.connected("a", RouterState::new(3, BTreeMap::new())));
+    assert!(is_over());
+    assert_eq!(acks.released(BTreeSet::new()).by_all, 0, "both have to acknowledge");
+}
+
 #[test]
 fn a_router_of_some_shards_counts_for_what_it_holds_or_is_sent() {
     let shard = |name: &str| -> ShardName { format!("ops/{name}").parse().unwrap() };

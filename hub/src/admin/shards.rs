@@ -95,7 +95,8 @@ impl Pages {
     fn world(&self) -> Result<Arc<World>, (StatusCode, Json<Value>)> {
         let world = self.worlds.borrow().as_ref().map(|published| published.world.clone());
         world.ok_or_else(|| {
-            let reason = "the hub does not know yet who has what: see its /readyz";
+            let reason = "the hub does not know yet who has what: see its /readyz; of several replicas ask the one that leads, as Lease \
+                          portolan-hub says";
             refused(StatusCode::SERVICE_UNAVAILABLE, reason)
         })
     }

@@ -101,6 +101,8 @@ pub(super) fn render(
                 caller_selectors: selectors.collect(),
                 routers: None,
                 fences: fence::orders(facts, &world.state.ledger, cluster),
+                // The session's to say.
+                term: 0,
             };
             let told = earlier.0.and_then(|world| world.agent_configs.get(cluster));
             let same = told.map(|told| &told.rest).filter(|told| ***told == rest);

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::acks::{LedgerPosition, RouterState};
 use crate::compile::Ref;
-use crate::testing::{Objects, SharedFaults, TestAgent, TestHub, distributor, faulty_api, router_ref};
+use crate::testing::{Objects, SharedFaults, TestAgent, TestHub, distributor, faulty_api, new_router, router_ref};
 
 #[test]
 fn what_was_just_seen_has_to_ripen() {
@@ -142,6 +142,8 @@ impl Drop for Alone {
 #[tokio::test(start_paused = true)]
 async fn a_hub_that_is_cut_off_lets_routers_go() {
     let mut hub = Alone::start().await;
+    let router = serde_json::from_value(new_router("gateway")).unwrap();
+    hub.index.write(|facts| facts.reset_routers(&[router]));
     hub.until(|world| world.is_some()).await;
     hub.faults.lock().away = true;
     let cut_off = hub.until(|world| world.is_none()).await;

@@ -1,9 +1,10 @@
 //! Reads and writes the ledger's ConfigMaps. Its one owner is `distribute`.
 //!
-//! Each write has a resourceVersion and the hub's *term*, which a starting hub raises in every record before it grants
-//! anything: of two hubs, the earlier one's next write conflicts, it meets the higher term, and ends. Records come before
-//! the root that lists them, and what the root does not list does not count: a hub that dies in between has changed
-//! nothing. A record that is neither as this hub left it nor of a later hub was changed by hand: the hub ends rather than
+//! Each write has a resourceVersion and the hub's *term*, which a hub that begins to lead raises in the root before it reads what
+//! there is. After each write, and before anybody is told of it, it looks whether the root has its term still: what an earlier
+//! hub wrote and was told to anybody lay there when the later one read it, and what it writes later nobody is told of. Records
+//! come before the root that lists them, and what the root does not list does not count: a hub that dies in between has changed
+//! nothing. A record that is neither as this hub left it nor of another hub was changed by hand: the hub ends rather than
 //! write over it or go on without it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,16 +13,17 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, DeleteParams, ListParams, PostParams, Preconditions};
-use kube::{Client, Error as KubeError};
+use kube::Client;
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use portolan_crds::Contention;
 use portolan_crds::labels::{CONFIG_MAP_LEDGER, LABEL_LEDGER};
-use portolan_crds::ledger::{Content, CursorFormat, Phase, Record, RecordError, Root, checksum_of, config_map};
+use portolan_crds::ledger::{Content, CursorFormat, Phase, Record, RecordError, Root};
 use tokio::time::Instant;
 
 use super::error::{LedgerError, damaged, failed};
 use super::import::import;
 use super::records::{Authors, Batch, Earlier, Unsaved, finish_switch, state};
+use super::stored::{Stored, put};
 use crate::compile::{Ledger, State};
 use crate::index::Index;
 use crate::metrics::Metrics;
@@ -66,27 +68,20 @@ pub(crate) struct Store {
 /// What the ConfigMaps say, by name. What is not listed does not count, whether or not it can be read.
 type Records = BTreeMap<String, Result<Record, RecordError>>;
 
-/// A ConfigMap as it lies there.
-#[derive(Debug, Clone)]
-struct Stored {
-    resource_version: String,
-    checksum: String,
-}
-
 impl Store {
-    /// Reads the ledger and raises its term, or begins one with what statuses of before say. To be done once `index` is
-    /// complete.
+    /// Reads the ledger and raises its term, to `at_least` that, or begins one with what statuses of before say. To be done once
+    /// `index` is complete.
     pub(crate) async fn open(
         client: Client,
         namespace: &str,
         index: &Arc<Index>,
-        metrics: Metrics,
+        (metrics, at_least): (Metrics, u64),
     ) -> Result<(Self, State), LedgerError> {
         let mut store = Self {
             api: Api::namespaced(client, namespace),
             index: index.clone(),
             metrics,
-            term: 1,
+            term: at_least.max(1),
             root: Root::default(),
             stored: BTreeMap::new(),
             uncertain: BTreeMap::new(),
@@ -101,7 +96,7 @@ impl Store {
         let state = if store.root.phase == Phase::Begun {
             store.begin(index).await?
         } else {
-            store.take_over(records).await?
+            store.take_over().await?
         };
         Ok((store, state))
     }
@@ -127,7 +122,9 @@ impl Store {
         }
         let by = Instant::now() + COMMIT_WITHIN;
         self.write(contents, by).await?;
-        if root != self.root {
+        if root == self.root {
+            self.check().await?;
+        } else {
             self.write(vec![(Content::Root(root.clone()), authors)], by).await?;
             let unlisted = &self.root.objects() - &root.objects();
             self.root = root;
@@ -137,7 +134,7 @@ impl Store {
         Ok(())
     }
 
-    /// Of this hub: each that starts has a higher one.
+    /// Of this hub: each that begins to lead has a higher one.
     pub(crate) fn term(&self) -> u64 {
         self.term
     }
@@ -181,6 +178,7 @@ impl Store {
         self.root = Root {
             incarnation: state.incarnation.clone(),
             key: incarnation(),
+            confirmed: true,
             ..Root::default()
         };
         self.write(
@@ -197,11 +195,16 @@ impl Store {
         Ok(state)
     }
 
-    /// A ledger that is there: the root's term first, so that no other hub lists anything new any more.
-    async fn take_over(&mut self, mut records: Records) -> Result<State, LedgerError> {
+    /// A ledger that is there: the root's term first, so that no other hub tells of anything new any more.
+    async fn take_over(&mut self) -> Result<State, LedgerError> {
+        let by = Instant::now() + TAKE_OVER_WITHIN;
+        self.raise(by).await?;
+        let mut records = self.read().await?;
         let revisions = records.values().flatten().map(|record| record.view_revision);
         let view_revision = revisions.max().unwrap_or_default();
-        records.remove(CONFIG_MAP_LEDGER);
+        if let Some(Ok(root)) = records.remove(CONFIG_MAP_LEDGER) {
+            self.check_term(CONFIG_MAP_LEDGER, &root)?;
+        }
         let mut listed = Vec::new();
         for name in self.root.objects() {
             let missing = || damaged(&name, "is missing, and the ledger lists it");
@@ -211,14 +214,8 @@ impl Store {
         let mut state =
             state(&self.root, listed.clone(), view_revision).map_err(|reason| damaged(CONFIG_MAP_LEDGER, reason))?;
         (self.asked, self.earlier) = (state.clone(), Earlier::read(&listed));
-        let by = Instant::now() + TAKE_OVER_WITHIN;
-        for contents in [vec![Content::Root(self.root.clone())], listed] {
-            let contents = contents.into_iter().map(|content| (content, Authors::new())).collect();
-            self.write(contents, by).await.map_err(|error| match error {
-                // Nothing was granted yet: all of it is read anew.
-                LedgerError::Edited { name, what } => LedgerError::Overtaken { name, what },
-                error => error,
-            })?;
+        if !self.root.confirmed {
+            self.rewrite(listed, by).await?;
         }
         self.paid_at = Instant::now();
         // What is not as it lies there is written with the first commit.
@@ -236,6 +233,20 @@ impl Store {
             "took the ledger over"
         );
         Ok(state)
+    }
+
+    /// Writes the root with this hub's term.
+    async fn raise(&mut self, by: Instant) -> Result<(), LedgerError> {
+        let root = vec![(Content::Root(self.root.clone()), Authors::new())];
+        self.write(root, by).await.map_err(overtaken)
+    }
+
+    /// Writes all that hubs of before wrote, which look at the records that they write alone.
+    async fn rewrite(&mut self, listed: Vec<Content>, by: Instant) -> Result<(), LedgerError> {
+        let contents = listed.into_iter().map(|content| (content, Authors::new())).collect();
+        self.write(contents, by).await.map_err(overtaken)?;
+        self.root.confirmed = true;
+        self.raise(by).await
     }
 
     /// All records, and how they lie there.
@@ -264,7 +275,7 @@ impl Store {
     /// What is listed, by a term that is higher than all there are.
     fn root_of(&mut self, records: &Records) -> Result<Root, LedgerError> {
         let terms = records.values().flatten().map(|record| record.term);
-        self.term += terms.max().unwrap_or_default();
+        self.term = terms.map(|term| term + 1).max().unwrap_or_default().max(self.term);
         match records.get(CONFIG_MAP_LEDGER) {
             Some(Err(error)) => Err(damaged(CONFIG_MAP_LEDGER, error)),
             Some(Ok(Record {
@@ -294,17 +305,17 @@ impl Store {
         for (content, authors) in contents {
             let record = self.record(content);
             let (name, data) = (record.object_name(), record.encode());
-            let checksum = checksum_of(&data).unwrap_or_default().to_owned();
-            let stored = self.stored.get(&name);
-            if stored.is_some_and(|stored| stored.checksum == checksum) && !self.uncertain.contains_key(&name) {
+            let stored = Stored::new(&record, &data);
+            let before = self.stored.get(&name);
+            if before.is_some_and(|before| before.checksum == stored.checksum) && !self.uncertain.contains_key(&name) {
                 continue;
             }
-            let resource_version = stored.map(|stored| stored.resource_version.clone());
+            let resource_version = before.map(|before| before.resource_version.clone());
             let bytes = data.values().map(String::len).sum();
-            self.uncertain.insert(name.clone(), checksum.clone());
+            self.uncertain.insert(name.clone(), stored.checksum.clone());
             let (api, object) = (self.api.clone(), name.clone());
             let write = async move { put(&api, &object, data, resource_version).await };
-            writes.push(((name, checksum, bytes, authors), write));
+            writes.push(((name, stored, bytes, authors), write));
         }
         let mut failure = None;
         let mut writes = std::pin::pin!(writer::all(writes));
@@ -314,7 +325,7 @@ impl Store {
                 failure = Some(LedgerError::Late { name });
                 break;
             };
-            let Some(((name, checksum, bytes, authors), outcome)) = next else {
+            let Some(((name, stored, bytes, authors), outcome)) = next else {
                 break;
             };
             self.pay(bytes, &authors);
@@ -324,7 +335,7 @@ impl Store {
                     self.uncertain.remove(&name);
                     let stored = Stored {
                         resource_version,
-                        checksum,
+                        ..stored
                     };
                     self.stored.insert(name, stored);
                 }
@@ -369,7 +380,7 @@ impl Store {
             let map = tokio::time::timeout_at(by, self.api.get_opt(&name)).await;
             let map = map.map_err(|_| LedgerError::Late { name: name.clone() })?;
             let map = map.map_err(|error| failed("read", &name, error))?;
-            let before = self.stored.get(&name).map(|stored| &stored.checksum);
+            let before = self.stored.get(&name);
             match map {
                 None if before.is_some() => return Err(self.edited(&name, "deleted").await),
                 None => {}
@@ -379,7 +390,7 @@ impl Store {
                     self.check_term(&name, &record)?;
                     // Of this term nobody else writes: a write that was given up may be carried out late.
                     let ours = record.term == self.term || stored.checksum == attempted;
-                    if !ours && before.is_some_and(|before| stored.checksum != *before) {
+                    if !ours && before.is_some_and(|before| !before.may_become(&stored)) {
                         return Err(self.edited(&name, "changed").await);
                     }
                     if let Content::Root(root) = record.content {
@@ -432,33 +443,12 @@ impl Store {
     }
 }
 
-impl Stored {
-    fn read(name: &str, map: &ConfigMap) -> (Self, Result<Record, RecordError>) {
-        let empty = BTreeMap::new();
-        let data = map.data.as_ref().unwrap_or(&empty);
-        let stored = Self {
-            resource_version: map.metadata.resource_version.clone().unwrap_or_default(),
-            checksum: checksum_of(data).unwrap_or_default().to_owned(),
-        };
-        (stored, Record::decode(name, data))
+/// Nothing was granted yet: all of it is read anew.
+fn overtaken(error: LedgerError) -> LedgerError {
+    match error {
+        LedgerError::Edited { name, what } => LedgerError::Overtaken { name, what },
+        error => error,
     }
-}
-
-/// Creates or replaces; returns the new resourceVersion.
-async fn put(
-    api: &Api<ConfigMap>,
-    name: &str,
-    data: BTreeMap<String, String>,
-    resource_version: Option<String>,
-) -> Result<String, KubeError> {
-    let exists = resource_version.is_some();
-    let map = config_map(name, data, resource_version);
-    let written = if exists {
-        api.replace(name, &PostParams::default(), &map).await?
-    } else {
-        api.create(&PostParams::default(), &map).await?
-    };
-    Ok(written.metadata.resource_version.unwrap_or_default())
 }
 
 /// A new name of a ledger's life, or its key.

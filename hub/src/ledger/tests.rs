@@ -67,7 +67,7 @@ fn state(pairs: &[(&str, &str)]) -> State {
 }
 
 async fn open(client: &Client) -> Result<(Store, State), LedgerError> {
-    Store::open(client.clone(), NAMESPACE, &Arc::default(), Metrics::default()).await
+    Store::open(client.clone(), NAMESPACE, &Arc::default(), (Metrics::default(), 1)).await
 }
 
 async fn refusal(client: &Client) -> LedgerError {
@@ -225,15 +225,97 @@ async fn a_write_of_its_own_that_comes_late_is_no_edit() {
 
 #[tokio::test]
 async fn a_last_write_of_the_hub_of_before_is_read_anew() {
+    let (objects, faults) = (Objects::default(), SharedFaults::default());
+    let client = faulty_api(objects.clone(), faults.clone());
+    let (mut first, opened) = open(&client).await.unwrap();
+    first.commit(&in_life(&opened, state(&[("ns-a", "a")]))).await.unwrap();
+    let last = state(&[("ns-a", "a"), ("ns-b", "a")]);
+    // It is carried out when the root is raised: before the next hub reads.
+    let root = format!("{FOLDER}/portolan-ledger");
+    let same = objects.lock()[&root]["data"].clone();
+    faults.lock().overtaken = Some((root, same));
+    let error = refusal(&client).await;
+    assert!(!error.is_final(), "{error}");
+    let path = format!("{FOLDER}/portolan-ledger-east-0-of-1");
+    objects.lock().get_mut(&path).unwrap()["data"] = data_of(&last, 1);
+    assert_eq!(open(&client).await.unwrap().1.ledger, last.ledger);
+}
+
+/// It had begun before the next hub read, is carried out after it, and nobody was told of it.
+#[tokio::test]
+async fn a_write_of_the_hub_of_before_that_comes_late_is_written_over() {
     let faults = SharedFaults::default();
     let client = faulty_api(Objects::default(), faults.clone());
     let (mut first, opened) = open(&client).await.unwrap();
     first.commit(&in_life(&opened, state(&[("ns-a", "a")]))).await.unwrap();
-    let last = state(&[("ns-a", "a"), ("ns-b", "a")]);
-    faults.lock().overtaken = Some((format!("{FOLDER}/portolan-ledger-east-0-of-1"), data_of(&last, 1)));
-    let error = refusal(&client).await;
+    let (mut second, taken) = open(&client).await.unwrap();
+    let late = data_of(&state(&[("ns-a", "a"), ("ns-b", "a")]), first.term());
+    faults.lock().overtaken = Some((format!("{FOLDER}/portolan-ledger-east-0-of-1"), late));
+    let wanted = in_life(&taken, state(&[("ns-a", "a"), ("ns-b", "b")]));
+    let error = second.commit(&wanted).await.unwrap_err();
     assert!(!error.is_final(), "{error}");
-    assert_eq!(open(&client).await.unwrap().1.ledger, last.ledger);
+    second.commit(&wanted).await.unwrap();
+    assert_eq!(open(&client).await.unwrap().1, wanted);
+}
+
+/// What is older than what was read is no last write: somebody has put it there.
+#[tokio::test]
+async fn a_record_that_was_set_back_is_not_written_over() {
+    let faults = SharedFaults::default();
+    let client = faulty_api(Objects::default(), faults.clone());
+    let (mut first, opened) = open(&client).await.unwrap();
+    let before = in_life(&opened, state(&[("ns-a", "a")]));
+    first
+        .commit(&in_life(&opened, state(&[("ns-a", "a"), ("ns-b", "b")])))
+        .await
+        .unwrap();
+    let (mut second, _) = open(&client).await.unwrap();
+    let copy = data_of(&before, first.term());
+    faults.lock().overtaken = Some((format!("{FOLDER}/portolan-ledger-east-0-of-1"), copy));
+    let wanted = in_life(&opened, state(&[("ns-a", "b"), ("ns-b", "b")]));
+    let error = second.commit(&wanted).await.unwrap_err();
+    assert!(error.is_final(), "{error}");
+}
+
+#[tokio::test]
+async fn a_hub_that_leads_next_writes_the_root_alone() {
+    let objects = Objects::default();
+    let client = scripted_api(objects.clone());
+    let (mut first, opened) = open(&client).await.unwrap();
+    let wanted = in_life(&opened, state(&[("ns-a", "a"), ("ns-b", "b")]));
+    first.commit(&wanted).await.unwrap();
+    let before = objects.lock().clone();
+    let (second, again) = open(&client).await.unwrap();
+    assert_eq!(again, wanted);
+    assert!(second.term() > first.term());
+    let written = |before: &BTreeMap<String, Value>| {
+        let objects = objects.lock();
+        let written = objects
+            .iter()
+            .filter(|(path, object)| before.get(*path) != Some(*object));
+        written.map(|(path, _)| path.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(written(&before), [format!("{FOLDER}/portolan-ledger")]);
+    // A grant that it has written it tells nobody of: the root is another's.
+    let more = in_life(&opened, state(&[("ns-a", "a"), ("ns-b", "b"), ("ns-c", "b")]));
+    let error = first.commit(&more).await.unwrap_err();
+    assert!(matches!(error, LedgerError::Superseded { .. }), "{error}");
+
+    // After a hub of before there were replicas, which does not look at the root, all is written once more.
+    let root = format!("{FOLDER}/portolan-ledger");
+    let text = objects.lock()[&root]["data"]["record.json"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut record: Record = serde_json::from_str(&text).unwrap();
+    let portolan_crds::ledger::Content::Root(of_before) = &mut record.content else {
+        panic!("{text}")
+    };
+    of_before.confirmed = false;
+    objects.lock().get_mut(&root).unwrap()["data"] = json!(record.encode());
+    let before = objects.lock().clone();
+    open(&client).await.unwrap();
+    assert!(written(&before).len() > 3, "{:?}", written(&before));
 }
 
 #[tokio::test]

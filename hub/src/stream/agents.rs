@@ -16,17 +16,17 @@ use portolan_wire::v1::agent_control_server::AgentControl;
 use portolan_wire::v1::agent_message::Kind as Said;
 use portolan_wire::v1::agent_update::Kind as Told;
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::pages::Pages;
 use super::reviews::{AgentSessions, Question, Registered};
-use super::{OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
+use super::{Mouth, OUTBOUND, Outbound, end, first, next_epoch, send, welcome};
 use crate::ca::{Authorities, Holder};
 use crate::distribute::Worlds;
 use crate::facts::Pin;
 use crate::index::{Index, OutOfBounds, Report};
 use crate::jwks;
+use crate::lead::Mandate;
 use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
 use crate::pins::{AgentKey, PinError, Pins, still_published};
@@ -49,13 +49,14 @@ pub(crate) struct AgentService {
     pub(crate) sessions: Arc<AgentSessions>,
     pub(crate) pins: Pins,
     pub(crate) ca: Arc<Authorities>,
+    pub(crate) mandate: Mandate,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: Tasks,
 }
 
 #[tonic::async_trait]
 impl AgentControl for AgentService {
-    type ConnectStream = ReceiverStream<Result<v1::AgentUpdate, Status>>;
+    type ConnectStream = Mouth<v1::AgentUpdate>;
 
     async fn connect(
         &self,
@@ -71,7 +72,7 @@ impl AgentControl for AgentService {
         let Some(Said::Hello(hello)) = first(&mut inbound).await?.kind else {
             return Err(Status::invalid_argument("the first message must be a hello"));
         };
-        let welcome = welcome(hello.protocol, hello.oldest_protocol)?;
+        let welcome = welcome((hello.protocol, hello.oldest_protocol), self.mandate.term)?;
         self.check_standing(&cluster, &peer.key_hash()?, &hello).await?;
 
         let epoch = next_epoch();
@@ -101,7 +102,7 @@ impl AgentControl for AgentService {
         self.tasks.spawn("agent-session", async move {
             token.run_until_cancelled(session.serve(inbound, registered)).await;
         });
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Response::new(Mouth::new(stream, self.mandate.pulse.clone())))
     }
 }
 
@@ -190,7 +191,11 @@ impl AgentSession {
                     // None: this world is of before the member was let in, which the facts know already.
                     let config = world.agent_configs.get(&self.cluster).cloned();
                     if let Some(config) = config && configured.as_ref() != Some(&config) {
-                        self.send(Told::Config(config.to_wire())).await?;
+                        let told = v1::AgentConfig {
+                            term: self.service.mandate.term,
+                            ..config.to_wire()
+                        };
+                        self.send(Told::Config(told)).await?;
                         configured = Some(config);
                     }
                 }

@@ -17,18 +17,18 @@ use portolan_wire::v1::router_control_server::RouterControl;
 use portolan_wire::v1::router_update::Kind as Told;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::offers::Offers;
 use super::transaction::{Holding, Transaction};
-use super::{OUTBOUND, Outbound, end, next_epoch, send, welcome};
+use super::{Mouth, OUTBOUND, Outbound, end, next_epoch, send, welcome};
 use crate::access::AccessReviewer;
 use crate::acks::{Acks, Held, LedgerPosition, Renewals, RouterState};
 use crate::ca::{Authorities, Holder};
 use crate::compile::{Ref, World};
 use crate::distribute::{Published, Worlds};
 use crate::index::{Change, Index};
+use crate::lead::Mandate;
 use crate::metrics::{Metrics, Program};
 use crate::peer::Peer;
 use crate::routers::{Enrolled, Routers};
@@ -66,13 +66,14 @@ pub(crate) struct RouterService {
     pub(crate) ca: Arc<Authorities>,
     /// For longer no leader lock counts without a renewal.
     pub(crate) longest_lease: Duration,
+    pub(crate) mandate: Mandate,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: Tasks,
 }
 
 #[tonic::async_trait]
 impl RouterControl for RouterService {
-    type ConnectStream = ReceiverStream<Result<v1::RouterUpdate, Status>>;
+    type ConnectStream = Mouth<v1::RouterUpdate>;
 
     async fn connect(
         &self,
@@ -89,7 +90,7 @@ impl RouterControl for RouterService {
         let hello = introduction(&mut inbound).await?;
         let welcome = v1::Welcome {
             longest_lease_seconds: u32::try_from(self.longest_lease.as_secs()).unwrap_or(u32::MAX),
-            ..welcome(hello.protocol, hello.oldest_protocol)?
+            ..welcome((hello.protocol, hello.oldest_protocol), self.mandate.term)?
         };
         let subscription = subscribed(&enrolled.subscription(&peer.subscription()?)?, &hello)?;
         let refusal = one_owner::refusal(&router, says(&hello, OPERATORS), &*self.world().await?);
@@ -129,7 +130,7 @@ impl RouterControl for RouterService {
             }
             drop((left, stream));
         });
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Response::new(Mouth::new(stream, self.mandate.pulse.clone())))
     }
 }
 

@@ -207,12 +207,7 @@ impl Transaction {
 
     /// The messages that carry it, each made when it is its turn. What goes is named before what comes. `takes_changes`: the router
     /// can make a resource of what is different in it.
-    pub(super) fn messages(
-        &self,
-        nonce: u64,
-        traceparent: &str,
-        takes_changes: bool,
-    ) -> impl Iterator<Item = v1::RouterUpdate> {
+    pub(super) fn messages(&self, commit: v1::Commit, takes_changes: bool) -> impl Iterator<Item = v1::RouterUpdate> {
         let removed = self.removals.iter().map(|name| Kind::Removed(name.to_wire()));
         let sent = move |compiled: &Compiled| {
             let change = compiled.change.as_ref().filter(|_| takes_changes);
@@ -221,11 +216,7 @@ impl Transaction {
         let common = self.upserts.iter().map(move |(_, compiled)| sent(compiled));
         let own = self.credentials.iter().map(|credential| credential.to_wire());
         let upserted = common.chain(own).map(Kind::Resource);
-        let commit = Kind::Commit(v1::Commit {
-            nonce,
-            traceparent: traceparent.to_owned(),
-        });
-        let kinds = removed.chain(upserted).chain([commit]);
+        let kinds = removed.chain(upserted).chain([Kind::Commit(commit)]);
         kinds.map(|kind| v1::RouterUpdate { kind: Some(kind) })
     }
 }

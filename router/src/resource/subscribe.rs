@@ -14,6 +14,7 @@ mod policies;
 mod replicas;
 mod session;
 mod state_file;
+mod term;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -48,6 +49,8 @@ enum SessionError {
     Protocol(#[from] Mismatch),
     #[error("the hub did not {0} in time")]
     Slow(&'static str),
+    #[error("its term is {theirs}, and this router has heard a hub of term {highest}: it is not the hub any more")]
+    Superseded { theirs: u64, highest: u64 },
     #[error("the identity was renewed, or other CAs are trusted")]
     Renewed,
     #[error("this router stops")]

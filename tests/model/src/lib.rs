@@ -39,6 +39,7 @@
 
 mod another;
 mod laws;
+mod leaders;
 mod list;
 mod outcome;
 mod protocol;
@@ -46,6 +47,7 @@ mod state;
 mod step;
 
 pub use laws::{ADMITTED, COMMITTED, ENDS, ONE_OWNER, PROGRESS, REFUSED};
+pub use leaders::{Leaders, LeadersAction, LeadersFlaw, Leading, Listener, MOVES, ONE_LEADS, Pair, Replica};
 pub use list::{List, Lists};
 pub use protocol::{Flaw, Handover, MAX, Scope};
 pub use state::{Another, Grant, Router, Sent, Server, State, Timer, Write};

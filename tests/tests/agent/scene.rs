@@ -43,6 +43,7 @@ pub(crate) fn config(kinds: &[(&str, &str)]) -> wire::AgentConfig {
             .collect(),
         caller_selectors: Vec::new(),
         fences: Vec::new(),
+        term: 0,
         routers: Some(wire::Routers {
             routers: vec![wire::RouterRef {
                 name: "gateway".to_owned(),

@@ -5,7 +5,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams};
 use portolan_crds::labels::{LABEL_LEDGER, SYSTEM_NAMESPACE};
+use portolan_testbed::eventually;
 use portolan_tests::ctl;
+use portolan_tests::daemon::Daemon;
+use portolan_tests::replicas::metric;
 use serde_json::json;
 
 use crate::scene::{Scene, shard_spec};
@@ -103,14 +106,20 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
 }
 
 #[tokio::test]
-async fn of_two_hubs_the_earlier_ends() {
+async fn of_two_hubs_one_leads_until_it_ends() {
     let mut scene = Scene::start().await.unwrap();
     let second = scene.another_hub().await.unwrap();
     second.ready().await;
-    assert_ne!(scene.hub.ended().await.unwrap(), 0);
-    let log = scene.hub.log().unwrap();
-    assert!(log.contains("another hub has started"), "{log}");
-    second.ready().await;
+    let leads = async |hub: &Daemon| metric(hub, "portolan_hub_leader").await;
+    assert_eq!((leads(&scene.hub).await, leads(&second).await), (Some(1), Some(0)));
+    assert_eq!(scene.hub.stop().await.unwrap(), 0);
+    eventually("the other one leads", || async {
+        (leads(&second).await == Some(1)).then_some(())
+    })
+    .await;
+    scene.hub.start_again().await.unwrap();
+    scene.hub.ready().await;
+    assert_eq!((leads(&scene.hub).await, leads(&second).await), (Some(0), Some(1)));
 }
 
 #[tokio::test]

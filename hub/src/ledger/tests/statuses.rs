@@ -97,7 +97,7 @@ async fn the_first_ledger_says_what_statuses_said() {
     let index = Arc::<Index>::default();
     index.write(|facts| facts.apply_shard(&object("a", clusters, json!({}))));
     let client = scripted_api(Objects::default());
-    let (_, begun) = Store::open(client.clone(), NAMESPACE, &index, Metrics::default())
+    let (_, begun) = Store::open(client.clone(), NAMESPACE, &index, (Metrics::default(), 1))
         .await
         .unwrap();
     assert!(begun.ledger.is_owner(&shard("a")));

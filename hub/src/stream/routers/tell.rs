@@ -47,7 +47,12 @@ impl RouterSession {
             }
             state.offered.extend(offered);
         });
-        for message in transaction.messages(self.nonce, &traceparent, self.holding.takes_changes) {
+        let commit = v1::Commit {
+            nonce: self.nonce,
+            traceparent,
+            term: self.service.mandate.term,
+        };
+        for message in transaction.messages(commit, self.holding.takes_changes) {
             send(&self.outbound, "router", message).await?;
         }
         self.in_flight = Some(InFlight {

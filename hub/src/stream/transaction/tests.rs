@@ -57,8 +57,12 @@ fn only_differences_are_sent_and_an_ack_settles_them() {
     assert_eq!(transaction.upserts.len(), 1);
     assert_eq!(transaction.removals, [target("gone")]);
     assert!(transaction.whole);
+    let commit = v1::Commit {
+        nonce: 7,
+        ..v1::Commit::default()
+    };
     assert!(matches!(
-        transaction.messages(7, "t", false).last().unwrap().kind,
+        transaction.messages(commit, false).last().unwrap().kind,
         Some(Kind::Commit(v1::Commit { nonce: 7, .. }))
     ));
     router.acked(&transaction);
@@ -281,7 +285,7 @@ fn who_holds_the_version_before_is_sent_what_is_different_and_whoever_refuses_th
     let worlds = [granting(Some(&worlds[0]), 51), worlds.into_iter().next().unwrap()];
     let [now, before] = &worlds;
     let sent = |router: &Holding, transaction: &Transaction| {
-        let first = transaction.messages(1, "", router.takes_changes).next();
+        let first = transaction.messages(v1::Commit::default(), router.takes_changes).next();
         match first.and_then(|message| message.kind) {
             Some(Kind::Resource(resource)) => resource.body,
             other => panic!("{other:?}"),

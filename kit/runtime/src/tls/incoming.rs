@@ -86,12 +86,39 @@ impl TlsIncoming {
         Self::with(listener, config, tasks, STRANGER_LIFE)
     }
 
+    /// The same behind a door: each connection is `admit`'s before its handshake, and is shaken hands with here if it comes back.
+    /// One that is kept counts against the listener's bound for as long as `admit` runs, which `tasks` end.
+    pub fn behind<F>(
+        listener: TcpListener,
+        config: Arc<ServerConfig>,
+        tasks: &Tasks,
+        admit: impl Fn(TcpStream) -> F + Send + Sync + 'static,
+    ) -> io::Result<Self>
+    where
+        F: Future<Output = Option<TcpStream>> + Send + 'static,
+    {
+        Self::through(listener, config, tasks, (STRANGER_LIFE, admit))
+    }
+
     pub(super) fn with(
         listener: TcpListener,
         config: Arc<ServerConfig>,
         tasks: &Tasks,
         stranger_life: Duration,
     ) -> io::Result<Self> {
+        let all = |stream| std::future::ready(Some(stream));
+        Self::through(listener, config, tasks, (stranger_life, all))
+    }
+
+    fn through<F>(
+        listener: TcpListener,
+        config: Arc<ServerConfig>,
+        tasks: &Tasks,
+        (stranger_life, admit): (Duration, impl Fn(TcpStream) -> F + Send + Sync + 'static),
+    ) -> io::Result<Self>
+    where
+        F: Future<Output = Option<TcpStream>> + Send + 'static,
+    {
         let strangers = Strangers {
             life: stranger_life,
             places: Arc::new(Semaphore::new(MAX_STRANGERS)),
@@ -103,7 +130,10 @@ impl TlsIncoming {
         let serve = move |stream, peer, permit| {
             let (acceptor, give, stop) = (acceptor.clone(), give.clone(), stop.clone());
             let strangers = strangers.clone();
+            let admitted = admit(stream);
             async move {
+                let admitted = stop.run_until_cancelled(admitted).await;
+                let Some(stream) = admitted.flatten() else { return };
                 let handshake = stop.run_until_cancelled(handshake(stream, peer, acceptor)).await;
                 let Some(stream) = handshake.flatten() else { return };
                 let Ok(stranger) = strangers.of(&stream) else {

@@ -10,6 +10,9 @@ pub struct Welcome {
     /// `report-pages`: the hub takes an agent's deltas in several messages. `namespaces`: it answers NamespaceQuery.
     #[prost(string, repeated, tag = "3")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Of the hub, as Commit and AgentConfig tell it. 0: of a hub of before there were replicas.
+    #[prost(uint64, tag = "20")]
+    pub term: u64,
 }
 /// What the hub says of its CAs, on the streams of programs whose Hello tells what they trust: when that is something else, and
 /// when the certificate of the stream is to be replaced. The program keeps it, trusts it, and comes back with a new Hello.
@@ -720,6 +723,10 @@ pub struct Commit {
     /// W3C trace context of the push, so that config push and swap are one trace.
     #[prost(string, tag = "2")]
     pub traceparent: ::prost::alloc::string::String,
+    /// The term of the hub that tells it: it grows with each replica that begins to lead. Whoever has acknowledged a higher one, also
+    /// before a restart, refuses it and ends the stream. 0: of a hub of before there were replicas.
+    #[prost(uint64, tag = "20")]
+    pub term: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ack {
@@ -2405,6 +2412,9 @@ pub struct AgentConfig {
     /// server goes by it. Those that are done are left out; the others of the member come later.
     #[prost(message, repeated, tag = "6")]
     pub fences: ::prost::alloc::vec::Vec<FenceOrder>,
+    /// As in Commit.
+    #[prost(uint64, tag = "40")]
+    pub term: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FenceOrder {

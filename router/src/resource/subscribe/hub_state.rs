@@ -15,8 +15,10 @@ use portolan_wire::v1::resource::Body;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::SessionError;
 use super::narrows::narrows;
 use super::state_file::StateFileHealth;
+use super::term::Term;
 use crate::resource::ended::EndedFile;
 use crate::resource::policies::{SharesFile, ToldShares};
 use crate::resource::routing::RoutingStore;
@@ -57,6 +59,7 @@ pub(crate) struct HubState {
     /// Another one with each start.
     process: String,
     ended: EndedFile,
+    term: Term,
 }
 
 /// A hub that is away.
@@ -86,7 +89,17 @@ impl HubState {
             held_to_format_1: false,
             process: format!("{:016x}", rand::random::<u64>()),
             ended: EndedFile::in_folder(state_dir),
+            term: Term::in_folder(state_dir),
         }
+    }
+
+    /// The hub says its term. It is on disk before anything is acknowledged.
+    ///
+    /// # Errors
+    /// A later hub was heard before.
+    pub(super) fn hear_term(&mut self, term: u64) -> Result<(), SessionError> {
+        let heard = self.term.hear(term);
+        heard.map_err(|highest| SessionError::Superseded { theirs: term, highest })
     }
 
     /// For `RouterHello`.
@@ -135,6 +148,7 @@ impl HubState {
 
     /// Serves the state file. False if there is none that can be served. Blocking.
     pub(super) fn load(&mut self) -> bool {
+        self.term.load();
         self.routing.load().policies.restore(self.shares.load());
         match self.file.load() {
             Ok(None) => false,
@@ -352,13 +366,16 @@ impl HubState {
         self.is_secure()
     }
 
-    /// Whether the state file grants nothing that the hub has taken back.
+    /// Whether a restart would grant nothing that the hub has taken back, nor listen to a hub of before.
     pub(super) fn is_secure(&self) -> bool {
-        self.unsecured.is_empty()
+        self.unsecured.is_empty() && self.term.is_written()
     }
 
     /// Writes the state file. A failure warns: serving does not depend on it.
     pub(super) async fn save_if_changed(&mut self) {
+        if !self.term.is_written() {
+            self.term.write().await;
+        }
         match self.save().await {
             // All that was changed is in the file by now.
             Ok(()) => self.unsecured.clear(),

@@ -145,7 +145,7 @@ impl HubSession {
         }
         self.send(Out::Commit(v1::Commit {
             nonce,
-            traceparent: String::new(),
+            ..v1::Commit::default()
         }))
         .await;
         self.receive().await

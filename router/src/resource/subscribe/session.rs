@@ -147,8 +147,9 @@ impl Session {
                     if let Some(In::CaughtUp(caught_up)) = &update.kind {
                         views.answered(caught_up.id);
                     }
-                    hear(update.kind.as_ref(), &routing, state, &mut namespaces).await;
+                    hear(update.kind.as_ref(), &routing, state, &mut namespaces).await?;
                     if let Some(commit) = self.take(update)? {
+                        state.hear_term(commit.term)?;
                         let rejected = self.commit(&commit, state, metrics);
                         // Before the answer: what callers of their shards of before hold is known once all have answered.
                         self.report_held(&routing, &mut held).await?;
@@ -405,10 +406,11 @@ async fn hear(
     routing: &RoutingStore,
     state: &mut HubState,
     namespaces: &mut Option<whereabouts::Carrier>,
-) {
+) -> Result<(), SessionError> {
     match told {
         // A hub of an earlier release answers no question of these, and each would wait for that.
         Some(In::Welcome(welcome)) => {
+            state.hear_term(welcome.term)?;
             let answers = welcome.capabilities.iter().any(|word| word == NAMESPACES);
             // The way of before is taken down first.
             *namespaces = None;
@@ -418,6 +420,7 @@ async fn hear(
         Some(In::Shares(shares)) => state.reshare(ToldShares::of(shares)).await,
         _ => {}
     }
+    Ok(())
 }
 
 /// The next question that the hub can answer.

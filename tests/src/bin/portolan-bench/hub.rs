@@ -167,7 +167,7 @@ impl Script {
 fn of(resources: impl Iterator<Item = v1::Resource>, nonce: u64) -> Vec<v1::RouterUpdate> {
     let commit = v1::Commit {
         nonce,
-        traceparent: String::new(),
+        ..v1::Commit::default()
     };
     let resources = resources.map(Out::Resource);
     resources.chain([Out::Commit(commit)]).map(update).collect()

@@ -161,3 +161,31 @@ async fn a_hub_that_cannot_say_where_a_namespace_is_is_not_asked() {
     hub.stop().await;
     client.stop().await;
 }
+
+#[tokio::test]
+async fn a_hub_of_before_is_left_and_what_it_tells_is_not_taken() {
+    let (mut hub, client, _folder) = connected().await;
+    let told = |term: u64| {
+        Out::Welcome(v1::Welcome {
+            protocol: portolan_wire::protocol::PROTOCOL,
+            term,
+            ..v1::Welcome::default()
+        })
+    };
+    let mut session = hub.session().await;
+    session.send(told(7)).await;
+    session.push(1, Vec::new(), Vec::new()).await;
+    session.end(Status::unavailable("frozen")).await;
+    let generation = client.routing.load().snapshot.generation;
+    let mut session = hub.session().await;
+    session.send(told(6)).await;
+    // It comes back, maybe to the hub by then.
+    let mut session = hub.session().await;
+    assert_eq!(client.routing.load().snapshot.generation, generation);
+    session.send(told(7)).await;
+    session.push(2, Vec::new(), Vec::new()).await;
+    assert_ne!(client.routing.load().snapshot.generation, generation);
+    session.end(Status::unavailable("over")).await;
+    hub.stop().await;
+    client.stop().await;
+}
