@@ -1,16 +1,17 @@
 //! Portolan as people install it: the charts of hub, agent and router on a real cluster, by images of test builds, where Pod security
-//! `restricted` is enforced; then a person who uses it.
+//! `restricted` is enforced; then a person and an operator's Pod that use it.
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
-use portolan_testbed::{Cluster, Image, Options, Release, Testbed, eventually, inside};
+use portolan_testbed::{Cluster, Image, Options, Release, Testbed, eventually, inside, tool};
 use portolan_tests::ctl;
 use portolan_tests::helm::{self, SYSTEM, chart};
 use portolan_tests::kubectl::Kubectl;
 use portolan_tests::programs::{argument, program};
+use serde_json::json;
 
 /// As values of the charts have it, with the version that they are of.
 const PREFIX: &str = "registry.example.com/portolan";
@@ -18,6 +19,22 @@ const PREFIX: &str = "registry.example.com/portolan";
 const MEMBER: &str = "home";
 const ROUTERS: &str = "portolan-routers";
 const PERSON: &str = "jane";
+/// The Pod of an operator as people are shown it.
+const OPERATOR: &str = include_str!("../../examples/operator-pod.yaml");
+const KUBECTL: &str = "registry.example.com/kubectl:1";
+const ACCOUNT: &str = "operators/my-operator";
+const SHARD: &str = "
+apiVersion: ctrlmesh.kusionstack.io/v1alpha1
+kind: ShardingConfig
+metadata: {name: demo, namespace: operators}
+spec:
+  selector: {matchLabels: {app: my-operator}}
+  controller: {leaderElectionName: my-operator}
+  callerClusters: [home]
+  clusters:
+    - name: home
+      namespaces: [shop]
+";
 
 struct Install {
     testbed: Testbed,
@@ -31,19 +48,21 @@ fn charts_install_all_of_it() {
         install.agent().await;
         install.routers().await;
         install.a_person_uses_a_router().await;
+        install.a_pod_sees_its_shard().await;
         install.kinds_outlive_the_charts().await;
     });
 }
 
 impl Install {
     async fn begin() -> Self {
-        let images = ["portolan-hub", "portolan-router", "portolan-agent"].map(|name| {
+        let mut images = vec![Image::new(KUBECTL, tool("kubectl"))];
+        images.extend(["portolan-hub", "portolan-router", "portolan-agent"].map(|name| {
             let image = format!("{PREFIX}/{name}:{}", env!("CARGO_PKG_VERSION"));
             Image::new(&image, program(name).unwrap()).released(Release::default())
-        });
+        }));
         let testbed = Testbed::start_with(Options {
             clusters: vec!["hub".to_owned()],
-            nodes: [("hub".to_owned(), images.to_vec())].into(),
+            nodes: [("hub".to_owned(), images)].into(),
             ..Options::default()
         });
         let install = Self {
@@ -190,6 +209,69 @@ impl Install {
             anyhow::Ok(())
         })
         .await;
+    }
+
+    /// Of an operator that is kubectl and asks for all namespaces: by the name of the routers' Service, with a token of its own.
+    async fn a_pod_sees_its_shard(&self) {
+        let kubectl = self.kubectl();
+        for namespace in ["operators", "shop"] {
+            kubectl.ok(&["create", "namespace", namespace]).await.unwrap();
+        }
+        let account = ["--serviceaccount", "operators:my-operator", "--clusterrole", "view"];
+        let bind = [&["create", "clusterrolebinding", "operator-view"], &account[..]].concat();
+        kubectl.ok(&bind).await.unwrap();
+        let kubeconfig = argument(self.kubeconfig());
+        self.ctl(&["allow", "--member-kubeconfig", &kubeconfig, ACCOUNT]).await;
+        // The webhook is asked about it.
+        kubectl.ok_with(&["apply", "-f", "-"], SHARD).await.unwrap();
+        let ca = [
+            "get",
+            "configmap",
+            "portolan-ca",
+            "-n",
+            SYSTEM,
+            "-o",
+            "jsonpath={.data.ca\\.crt}",
+        ];
+        let ca = kubectl.ok(&ca).await.unwrap();
+        let address = OPERATOR.replace(
+            "portolan-router.example.com:8443",
+            "portolan-router.portolan-routers.svc",
+        );
+        let mut objects = helm::objects(&address).unwrap();
+        for object in &mut objects {
+            match object["kind"].as_str() {
+                Some("ConfigMap") => object["data"]["ca.crt"] = json!(ca),
+                Some("Pod") => {
+                    let container = &mut object["spec"]["containers"][0];
+                    container["image"] = json!(KUBECTL);
+                    let namespaces = "jsonpath={.items[*].metadata.namespace}";
+                    container["args"] = json!(["get", "configmaps", "--all-namespaces", "-o", namespaces]);
+                    object["spec"]["restartPolicy"] = json!("OnFailure");
+                }
+                _ => {}
+            }
+        }
+        let all = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+        kubectl.ok_with(&["apply", "-f", "-"], &all).await.unwrap();
+        let logs = ["logs", "-n", "operators", "my-operator-0"];
+        let phase = [
+            "get",
+            "pod",
+            "-n",
+            "operators",
+            "my-operator-0",
+            "-o",
+            "jsonpath={.status.phase}",
+        ];
+        eventually("the Pod has got an answer", || async {
+            let phase = kubectl.ok(&phase).await?;
+            anyhow::ensure!(phase == "Succeeded", "{phase}: {:?}", kubectl.ok(&logs).await);
+            anyhow::Ok(())
+        })
+        .await;
+        // Its shard alone: each namespace has a ConfigMap with the cluster's CA.
+        assert_eq!(kubectl.ok(&logs).await.unwrap(), "shop");
     }
 
     async fn kinds_outlive_the_charts(&self) {

@@ -150,6 +150,7 @@ fn flags_are_there() {
             .split([' ', '=', '[', ']', '|'])
             .filter_map(|word| word.strip_prefix("--"));
         let unknown: Vec<_> = flags.filter(|flag| !flag.is_empty() && !is_known(flag)).collect();
-        (!unknown.is_empty() && !others.iter().any(|other| code.starts_with(other))).then(|| format!("no flag {}", unknown.join(", ")))
+        (!unknown.is_empty() && !others.iter().any(|other| code.starts_with(other)))
+            .then(|| format!("no flag {}", unknown.join(", ")))
     });
 }
