@@ -234,26 +234,7 @@ impl Install {
             "jsonpath={.data.ca\\.crt}",
         ];
         let ca = kubectl.ok(&ca).await.unwrap();
-        let address = OPERATOR.replace(
-            "portolan-router.example.com:8443",
-            "portolan-router.portolan-routers.svc",
-        );
-        let mut objects = helm::objects(&address).unwrap();
-        for object in &mut objects {
-            match object["kind"].as_str() {
-                Some("ConfigMap") => object["data"]["ca.crt"] = json!(ca),
-                Some("Pod") => {
-                    let container = &mut object["spec"]["containers"][0];
-                    container["image"] = json!(KUBECTL);
-                    let namespaces = "jsonpath={.items[*].metadata.namespace}";
-                    container["args"] = json!(["get", "configmaps", "--all-namespaces", "-o", namespaces]);
-                    object["spec"]["restartPolicy"] = json!("OnFailure");
-                }
-                _ => {}
-            }
-        }
-        let all = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
-        kubectl.ok_with(&["apply", "-f", "-"], &all).await.unwrap();
+        kubectl.ok_with(&["apply", "-f", "-"], &operator(&ca)).await.unwrap();
         let logs = ["logs", "-n", "operators", "my-operator-0"];
         let phase = [
             "get",
@@ -281,4 +262,25 @@ impl Install {
         let kinds = self.kubectl().ok(&["get", "crd", "-o", "name"]).await.unwrap();
         assert_eq!(kinds.matches(".ctrlmesh.kusionstack.io").count(), 5, "{kinds}");
     }
+}
+
+/// The example, with this CA and kubectl, which asks once.
+fn operator(ca: &str) -> String {
+    let address = "portolan-router.portolan-routers.svc";
+    let example = OPERATOR.replace("portolan-router.example.com:8443", address);
+    let mut objects = helm::objects(&example).unwrap();
+    for object in &mut objects {
+        match object["kind"].as_str() {
+            Some("ConfigMap") => object["data"]["ca.crt"] = json!(ca),
+            Some("Pod") => {
+                let container = &mut object["spec"]["containers"][0];
+                container["image"] = json!(KUBECTL);
+                let namespaces = "jsonpath={.items[*].metadata.namespace}";
+                container["args"] = json!(["get", "configmaps", "--all-namespaces", "-o", namespaces]);
+                object["spec"]["restartPolicy"] = json!("OnFailure");
+            }
+            _ => {}
+        }
+    }
+    json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
 }
