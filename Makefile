@@ -36,7 +36,7 @@ ROOM ?= 20
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo release alerts chaos conformance hostile h2spec model moves operators policies reconnects replica-kills skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo release images alerts chaos conformance hostile h2spec model moves operators policies reconnects replica-kills skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -58,7 +58,7 @@ go-programs: tools ## build the Go example and the Go client of the tests (Go ke
 	cd examples/operator-go && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/debug/greeting-operator-go" .
 	cd tests/clients && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/debug/portolan-go-client" .
 
-testbed: programs ## build the real control planes once (etcd, kube-apiserver, kubectl, KWOK, Jaeger; cached)
+testbed: programs ## build the real control planes once (etcd, kube-apiserver, kubectl, KWOK, Jaeger, Helm; cached)
 	$(PROFILE_DIR)/debug/portolan-testbed build
 
 demo: testbed ## the main job on real control planes started here (KEEP=1 leaves it running; OPERATOR=go|rs; CANARY=1: an operator upgraded by its canary)
@@ -110,6 +110,20 @@ release: tools ## programs for production, into target/profiled: the router is b
 	$(CARGO) build $(OPTIMISED)
 	cd tests/clients && $(GO_BUILD) -o "$(abspath $(PROFILE_DIR))/release/portolan-go-client" .
 	router/profiled-build.sh "$(abspath $(PROFILE_DIR))/release" "$(PROFILED)"
+
+# Images as people install them. The same commit gives the same digests: their time is the commit's. Fifteen minutes on two cores.
+IN_IMAGES := portolan-hub portolan-router portolan-agent portolanctl
+IMAGES_OUT := $(abspath $(PROFILE_DIR))/images
+TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+images: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+images: tools ## OCI archives of hub, router, agent and portolanctl, and their debug files, into target/images; IMAGES=registry.example.com/portolan pushes them (TAG=, SOURCE=url of the source)
+	@[ -z "$(IMAGES)" ] || command -v skopeo >/dev/null || { echo "skopeo is missing, which pushes images: install the package skopeo" >&2; exit 1; }
+	deploy/images/programs.sh "$(IMAGES_OUT)" "$(IMAGES_OUT)/build"
+	$(CARGO) build $(ALL) --bin portolan-testbed
+	$(TESTBED) images --out "$(IMAGES_OUT)" --prefix "$(or $(IMAGES),localhost)" --tag "$(TAG)" --source "$(SOURCE)" --sizes deploy/images/sizes.txt \
+		--revision "$$(git describe --always --abbrev=40 --exclude '*' --dirty)" $(addprefix $(IMAGES_OUT)/,$(IN_IMAGES))
+	for image in $(if $(IMAGES),$(IN_IMAGES)); do \
+		skopeo copy --preserve-digests $(SKOPEO_FLAGS) "oci-archive:$(IMAGES_OUT)/$$image.tar" "docker://$(IMAGES)/$$image:$(TAG)"; done
 
 bench: tools ## router against direct, in one run (release build)
 	$(CARGO) build $(OPTIMISED)

@@ -361,6 +361,7 @@ impl Parts {
                 pins: pins.clone(),
                 agents: sessions.clone(),
                 vouched,
+                router_hosts: self.config.router_hosts.clone(),
                 audience: self.config.audience.clone(),
                 routers: enrolled.clone(),
                 metrics: self.metrics.clone(),

@@ -69,6 +69,11 @@ pub struct Args {
     #[arg(long, env = "PORTOLAN_ROUTERS_OF", value_name = "CLUSTER", value_delimiter = ',')]
     pub routers_of: Vec<String>,
 
+    /// Host names and addresses that the certificates of these routers are for, as operators call them; repeat for several.
+    /// Others have those of their token (portolanctl router-token --san)
+    #[arg(long, env = "PORTOLAN_ROUTER_HOSTS", value_name = "HOST", value_delimiter = ',')]
+    pub router_hosts: Vec<String>,
+
     /// Audience of the tokens that routers inside a member enrol with. Of hubs that have members in common each needs one of
     /// its own, and its routers the same (--audience): a token for one is good for nothing at the other
     #[arg(long, env = "PORTOLAN_AUDIENCE", default_value = labels::DEFAULT_AUDIENCE)]
@@ -114,6 +119,7 @@ pub struct Config {
     pub(crate) agreed: BTreeMap<String, String>,
     pub(crate) namespace: String,
     pub(crate) routers_of: Vec<String>,
+    pub(crate) router_hosts: Vec<String>,
     pub(crate) audience: String,
     pub(crate) settings: Settings,
     pub(crate) addresses_file: Option<PathBuf>,
@@ -162,6 +168,7 @@ impl TryFrom<Args> for Config {
             agreed,
             namespace: args.namespace,
             routers_of: args.routers_of,
+            router_hosts: args.router_hosts,
             audience: args.audience,
             settings: Settings {
                 keys,

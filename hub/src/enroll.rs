@@ -61,6 +61,8 @@ pub(crate) struct Enroller {
     pub(crate) pins: Pins,
     pub(crate) agents: Arc<AgentSessions>,
     pub(crate) vouched: Vouched,
+    /// Names of the certificates of routers that members vouch for.
+    pub(crate) router_hosts: Vec<String>,
     /// Of the tokens that routers inside a member enrol with.
     pub(crate) audience: String,
     pub(crate) routers: Routers,
@@ -287,10 +289,10 @@ impl Enroller {
         };
         self.routers.enrol(router).await?;
         let identity = Identity::Router(name);
-        // No hosts beyond what the Pod proves about itself. Members that may vouch do so for gateways.
+        // A Pod proves no host of its own: it has those that the hub gives all of them. Members that may vouch do so for gateways.
         let names = Names {
             identity: &identity,
-            hosts: Vec::new(),
+            hosts: csr.hosts_within(&self.router_hosts),
             subscription: Some(&Subscription::Everything),
         };
         let issued = self.issue(csr, names, Usage::Both)?;

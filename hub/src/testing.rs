@@ -163,6 +163,7 @@ impl TestHub {
                 pins: pins.clone(),
                 agents: self.sessions.clone(),
                 vouched,
+                router_hosts: vec!["router.test".to_owned()],
                 audience: labels::DEFAULT_AUDIENCE.to_owned(),
                 routers: routers.clone(),
                 metrics: Metrics::default(),

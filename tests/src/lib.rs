@@ -11,6 +11,7 @@ pub mod door;
 pub mod etcd;
 pub mod fleet;
 pub mod go_client;
+pub mod helm;
 pub mod hub_cluster;
 pub mod kubectl;
 pub mod names;

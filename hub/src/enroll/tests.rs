@@ -3,7 +3,7 @@
 mod routers;
 
 use portolan_runtime::Secret;
-use portolan_runtime::pki::{CertificateAuthority, Issued, LeafSpec, Usage, subject_of};
+use portolan_runtime::pki::{CertificateAuthority, Issued, LeafSpec, Subject, Usage, subject_of};
 use portolan_wire::identity::Identity;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
@@ -22,9 +22,13 @@ fn issued(outcome: Outcome) -> v1::Issued {
     }
 }
 
-fn identity_of(issued: &v1::Issued) -> Option<Identity> {
+fn subject(issued: &v1::Issued) -> Subject {
     let der = CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).unwrap();
-    let subject = subject_of(&der).unwrap();
+    subject_of(&der).unwrap()
+}
+
+fn identity_of(issued: &v1::Issued) -> Option<Identity> {
+    let subject = subject(issued);
     Identity::from_subject(&subject.common_name, &subject.organizations)
 }
 
@@ -364,10 +368,11 @@ async fn a_router_in_a_member_is_vouched_for_by_its_agent() {
         let answering = answer_review(&mut agent, answer);
         let (outcome, ()) = tokio::join!(hub.enroll(request("east")), answering);
         match expected {
-            Ok(name) => assert_eq!(
-                identity_of(&issued(outcome.unwrap())),
-                Some(Identity::Router(name.into()))
-            ),
+            Ok(name) => {
+                let issued = issued(outcome.unwrap());
+                assert_eq!(identity_of(&issued), Some(Identity::Router(name.into())));
+                assert_eq!(subject(&issued).hosts, ["router.test"], "as the hub says");
+            }
             Err(code) => {
                 let status = outcome.unwrap_err();
                 assert_eq!(status.code(), code);

@@ -3,6 +3,7 @@
 
 mod control;
 mod daemon;
+mod images;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -15,6 +16,7 @@ use clap::{Args as Flags, Parser, Subcommand};
 use portolan_testbed::{Bundle, Fault, cache_dir, enter, node_lacks};
 
 use control::{ClusterReport, Request};
+use images::ImagesFlags;
 
 /// Real Kubernetes control planes on this machine: no containers, ready in seconds.
 #[derive(Debug, Parser)]
@@ -30,7 +32,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Build the control-plane programs and Jaeger into the cache (takes minutes, once)
+    /// Build the control-plane programs, Jaeger and Helm into the cache (takes minutes, once)
     Build {
         /// And API servers of older and newer versions of Kubernetes (each takes minutes, once)
         #[arg(long)]
@@ -83,6 +85,8 @@ enum Command {
     Status,
     /// Print the path of a built program, kubectl for example
     Tool { name: String },
+    /// Write an image of each program, as people install it
+    Images(ImagesFlags),
     #[command(hide = true)]
     Serve(UpFlags),
 }
@@ -192,7 +196,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
                 .filter(|_| versions);
             let operators = Bundle::OPERATORS.iter().filter(|_| operators);
             let nodes = Bundle::NODE.iter().filter(|_| nodes);
-            let always = [&Bundle::CONTROL_PLANE, &Bundle::JAEGER];
+            let always = [&Bundle::CONTROL_PLANE, &Bundle::JAEGER, &Bundle::HELM];
             let mut all = always.into_iter().chain(versions).chain(operators).chain(nodes);
             all.try_for_each(|bundle| bundle.ensure().map(drop))
         }
@@ -211,6 +215,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Command::Kubeconfig { name, direct } => kubeconfig(&ask(Request::Status).await?, &name, direct),
         Command::Status => show(&ask(Request::Status).await?),
         Command::Tool { name } => tool(&name),
+        Command::Images(flags) => images::write(&flags),
         Command::Serve(flags) => daemon::serve(&dir, flags).await,
     }
 }
@@ -227,12 +232,7 @@ fn check_node() -> Result<()> {
 }
 
 fn tool(name: &str) -> Result<()> {
-    let bundle = if name == "jaeger" {
-        Bundle::JAEGER
-    } else {
-        Bundle::CONTROL_PLANE
-    };
-    let path = bundle.ensure()?.join("bin").join(name);
+    let path = Bundle::of(name).ensure()?.join("bin").join(name);
     if !path.exists() {
         bail!("there is no tool called {name}");
     }

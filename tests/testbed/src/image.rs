@@ -1,26 +1,26 @@
 //! Images of programs of this machine, as OCI archives: one layer with the shared libraries that a program loads, one with the
-//! program, nothing else. A Node of the testbed has no registry to pull from.
-//!
-//! The format: <https://github.com/opencontainers/image-spec/blob/main/image-layout.md>.
+//! program, no shell and no package. A Node of the testbed has no registry to pull from and imports them; `make images` makes those
+//! that people pull.
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::Write;
+mod archive;
+mod program;
+mod release;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use tar::{Builder, Header};
 
-const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+pub use release::{Growth, Release, Sizes};
+
+use archive::{Archive, CONFIG, Content, INDEX, MANIFEST};
+
 /// By this annotation of an archive's index containerd names what it imports.
 const NAME: &str = "io.containerd.image.name";
+/// And by this one everybody else, who takes the tag for the name.
+const TAG: &str = "org.opencontainers.image.ref.name";
+/// Who programs run as where nobody says otherwise, by number: what says that nobody may be root cannot look names up.
+const USER: &str = "65532:65532";
 
 /// What Pods find under some names of images.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,17 @@ pub struct Image {
     names: Vec<String>,
     program: PathBuf,
     args: Vec<String>,
+    release: Option<Release>,
+    compressed: bool,
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// What a registry knows the image by: `sha256:…`.
+    pub digest: String,
+    /// Bytes of all files in it.
+    pub size: u64,
 }
 
 impl Image {
@@ -38,6 +49,8 @@ impl Image {
             names: vec![name.to_owned()],
             program: program.into(),
             args: Vec::new(),
+            release: None,
+            compressed: false,
         }
     }
 
@@ -53,127 +66,82 @@ impl Image {
         self
     }
 
+    /// As people install it: with CA certificates and labels, and run by nobody in particular.
+    pub fn released(mut self, release: Release) -> Self {
+        self.release = Some(release);
+        self
+    }
+
+    /// With layers as a registry keeps them, so that its digest stays what it is when it is pushed.
+    pub fn compressed(mut self) -> Self {
+        self.compressed = true;
+        self
+    }
+
     /// Writes the archive. Debug information stays behind: a program of a test build is mostly that.
-    pub(crate) fn write(&self, archive: &Path) -> Result<()> {
-        let build = || -> Result<()> {
-            let name = self.program.file_name().context("a program has a file name")?;
-            let stripped = tempfile::NamedTempFile::new()?;
-            let program = strip(&self.program, stripped.path())?;
-            let libraries = layer(&libraries(&self.program)?)?;
-            let program = layer(&[(PathBuf::from(name), program)])?;
-            let mut blobs = Blobs::new(archive)?;
-            let layers = [blobs.add(LAYER, &libraries)?, blobs.add(LAYER, &program)?];
-            let digests: Vec<_> = layers.iter().map(|layer| layer["digest"].clone()).collect();
-            let entrypoint = format!("/{}", name.display());
-            let config = json!({
-                "architecture": architecture(), "os": "linux",
-                "config": {"Entrypoint": [entrypoint], "Cmd": self.args, "WorkingDir": "/"},
-                "rootfs": {"type": "layers", "diff_ids": digests},
-            });
-            let config = blobs.add(CONFIG, config.to_string().as_bytes())?;
-            let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers});
-            let manifest = blobs.add(MANIFEST, manifest.to_string().as_bytes())?;
-            let named = self.names.iter().map(|name| {
-                let mut manifest = manifest.clone();
-                manifest["annotations"] = json!({NAME: name});
-                manifest
-            });
-            let index =
-                json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": named.collect::<Vec<_>>()}).to_string();
-            blobs.finish(&index)
+    pub fn write(&self, archive: &Path) -> Result<Written> {
+        self.build(archive)
+            .with_context(|| format!("making an image of {}", self.program.display()))
+    }
+
+    fn build(&self, archive: &Path) -> Result<Written> {
+        let name = self.program.file_name().context("a program has a file name")?;
+        let program = Content {
+            path: PathBuf::from(name),
+            mode: 0o755,
+            bytes: program::stripped(&self.program)?,
         };
-        build().with_context(|| format!("making an image of {}", self.program.display()))
-    }
-}
-
-/// An archive that blobs are added to.
-struct Blobs {
-    tar: Builder<File>,
-    has: BTreeSet<String>,
-}
-
-impl Blobs {
-    fn new(archive: &Path) -> Result<Self> {
-        let tar = Builder::new(File::create(archive)?);
-        let has = BTreeSet::new();
-        Ok(Self { tar, has })
-    }
-
-    /// Adds what is not there yet; returns its descriptor.
-    fn add(&mut self, media_type: &str, blob: &[u8]) -> Result<Value> {
-        let digest = Sha256::digest(blob).iter().fold(String::new(), |mut hex, byte| {
-            // Writing to a String never fails.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        });
-        if self.has.insert(digest.clone()) {
-            append(&mut self.tar, Path::new(&format!("blobs/sha256/{digest}")), blob, 0o644)?;
+        let mut around = program::libraries(&self.program)?;
+        if self.release.is_some() {
+            around.push(program::certificates()?);
         }
-        Ok(json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": blob.len()}))
+        let parts = [around, vec![program]];
+        let size = parts.iter().flatten().map(|file| file.bytes.len() as u64).sum();
+        let mut archive = Archive::new(archive)?;
+        let mut layers = Vec::new();
+        let mut digests = Vec::new();
+        for files in &parts {
+            let (layer, digest) = archive.add_layer(files, self.compressed)?;
+            layers.push(layer);
+            digests.push(digest);
+        }
+        let config = self.config(&name.to_string_lossy(), &digests)?;
+        let config = archive.add(CONFIG, config.to_string().as_bytes())?;
+        let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers});
+        let manifest = archive.add(MANIFEST, manifest.to_string().as_bytes())?;
+        let digest = manifest["digest"].as_str().unwrap_or_default().to_owned();
+        archive.finish(&self.index(&manifest).to_string())?;
+        Ok(Written { digest, size })
     }
 
-    fn finish(mut self, index: &str) -> Result<()> {
-        append(&mut self.tar, Path::new("index.json"), index.as_bytes(), 0o644)?;
-        let layout = json!({"imageLayoutVersion": "1.0.0"}).to_string();
-        append(&mut self.tar, Path::new("oci-layout"), layout.as_bytes(), 0o644)?;
-        self.tar.into_inner()?.flush()?;
-        Ok(())
+    fn config(&self, name: &str, digests: &[String]) -> Result<Value> {
+        let mut config = json!({
+            "architecture": architecture(), "os": "linux",
+            "config": {"Entrypoint": [format!("/{name}")], "Cmd": self.args, "WorkingDir": "/"},
+            "rootfs": {"type": "layers", "diff_ids": digests},
+        });
+        if let Some(release) = &self.release {
+            let created = release.created()?;
+            config["config"]["User"] = json!(USER);
+            config["config"]["Labels"] = json!(release.labels(name)?);
+            config["created"] = json!(created);
+            let layers = digests
+                .iter()
+                .map(|_| json!({"created": created, "created_by": "make images"}));
+            config["history"] = layers.collect();
+        }
+        Ok(config)
     }
-}
 
-/// A layer of files, each by its path in the image and where its content is.
-fn layer(files: &[(PathBuf, Vec<u8>)]) -> Result<Vec<u8>> {
-    let mut tar = Builder::new(Vec::new());
-    // Where anybody may write, as in any image.
-    let mut folder = header(0, 0o1777);
-    folder.set_entry_type(tar::EntryType::Directory);
-    tar.append_data(&mut folder, "tmp/", std::io::empty())?;
-    for (path, content) in files {
-        append(&mut tar, path, content, 0o755)?;
+    fn index(&self, manifest: &Value) -> Value {
+        let named = self.names.iter().map(|name| {
+            let (_, tag) = name.rsplit_once(':').unwrap_or((name, "latest"));
+            let mut manifest = manifest.clone();
+            manifest["annotations"] = json!({NAME: name, TAG: tag});
+            manifest
+        });
+        json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": named.collect::<Vec<_>>()})
     }
-    Ok(tar.into_inner()?)
-}
-
-fn append<W: Write>(tar: &mut Builder<W>, path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    tar.append_data(&mut header(content.len() as u64, mode), path, content)?;
-    Ok(())
-}
-
-/// Without a time and an owner: the same files make the same archive.
-fn header(size: u64, mode: u32) -> Header {
-    let mut header = Header::new_gnu();
-    header.set_size(size);
-    header.set_mode(mode);
-    header
-}
-
-/// The shared libraries that a program loads and the program that loads them, at the paths where ldd(1) finds them.
-fn libraries(program: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
-    let output = Command::new("ldd").arg(program).output().context("running ldd")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    // "libc.so.6 => /lib/libc.so.6 (0x…)", "/lib64/ld-linux.so.2 (0x…)"; of a program without any it says so, and fails.
-    let paths = said.lines().filter_map(|line| {
-        let path = line.split_once("=> ").map_or(line.trim(), |(_, path)| path);
-        path.starts_with('/').then(|| path.split(' ').next().unwrap_or(path))
-    });
-    paths
-        .map(|path| {
-            let content = fs::read(path).with_context(|| format!("reading {path}"))?;
-            Ok((PathBuf::from(path.trim_start_matches('/')), content))
-        })
-        .collect()
-}
-
-/// The program without debug information, by way of a file.
-fn strip(program: &Path, into: &Path) -> Result<Vec<u8>> {
-    let output = Command::new("strip").arg("-o").arg(into).arg(program).output();
-    let output = output.context("running strip (package binutils)")?;
-    ensure!(
-        output.status.success(),
-        "strip: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(fs::read(into)?)
 }
 
 fn architecture() -> &'static str {
@@ -187,14 +155,22 @@ fn architecture() -> &'static str {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fs::{self, File};
     use std::io::Read;
 
     use super::*;
 
-    fn read(archive: &Path) -> BTreeMap<String, Vec<u8>> {
+    /// What an archive leads to, by the first name of its image and by the last.
+    struct Opened {
+        index: Value,
+        config: Value,
+        layers: Vec<BTreeMap<String, Vec<u8>>>,
+        digest: String,
+    }
+
+    fn read(tar: impl Read) -> BTreeMap<String, Vec<u8>> {
         let mut found = BTreeMap::new();
-        let mut tar = tar::Archive::new(File::open(archive).unwrap());
-        for entry in tar.entries().unwrap() {
+        for entry in tar::Archive::new(tar).entries().unwrap() {
             let mut entry = entry.unwrap();
             let path = entry.path().unwrap().display().to_string();
             let mut content = Vec::new();
@@ -204,21 +180,8 @@ mod tests {
         found
     }
 
-    #[test]
-    fn an_archive_leads_from_each_name_to_the_program() {
-        let folder = tempfile::tempdir().unwrap();
-        let (archive, again) = (folder.path().join("a.tar"), folder.path().join("b.tar"));
-        let image = Image::new("example.com/sh:1", "/bin/sh")
-            .and("example.com/sh:2")
-            .args(&["-c", "true"]);
-        image.write(&archive).unwrap();
-        image.write(&again).unwrap();
-        assert!(
-            fs::read(&archive).unwrap() == fs::read(&again).unwrap(),
-            "the same files, another archive"
-        );
-
-        let files = read(&archive);
+    fn open(archive: &Path) -> Opened {
+        let files = read(File::open(archive).unwrap());
         let blob = |descriptor: &Value| {
             let digest = descriptor["digest"].as_str().unwrap().replace(':', "/");
             let blob = &files[&format!("blobs/{digest}")];
@@ -227,14 +190,93 @@ mod tests {
         };
         let parse = |bytes: &[u8]| -> Value { serde_json::from_slice(bytes).unwrap() };
         let index = parse(&files["index.json"]);
-        let names: Vec<_> = (0..2).map(|at| &index["manifests"][at]["annotations"][NAME]).collect();
+        let last = index["manifests"].as_array().unwrap().last().unwrap();
+        let manifest = parse(&blob(last));
+        let layers = manifest["layers"].as_array().unwrap().iter().map(|layer| {
+            let bytes = blob(layer);
+            if layer["mediaType"].as_str().unwrap().ends_with("+gzip") {
+                read(flate2::read::GzDecoder::new(&bytes[..]))
+            } else {
+                read(&bytes[..])
+            }
+        });
+        Opened {
+            layers: layers.collect(),
+            config: parse(&blob(&manifest["config"])),
+            digest: last["digest"].as_str().unwrap().to_owned(),
+            index,
+        }
+    }
+
+    #[test]
+    fn an_archive_leads_from_each_name_to_the_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = folder.path().join("a.tar");
+        let image = Image::new("example.com/sh:1", "/bin/sh")
+            .and("example.com/sh:2")
+            .args(&["-c", "true"]);
+        let written = image.write(&archive).unwrap();
+        let opened = open(&archive);
+        assert_eq!(written.digest, opened.digest);
+        let manifests = &opened.index["manifests"];
+        let names: Vec<_> = (0..2).map(|at| &manifests[at]["annotations"][NAME]).collect();
         assert_eq!(names, ["example.com/sh:1", "example.com/sh:2"]);
-        let manifest = parse(&blob(&index["manifests"][1]));
-        let config = parse(&blob(&manifest["config"]));
-        assert_eq!(config["config"]["Entrypoint"], json!(["/sh"]));
-        let program = folder.path().join("program.tar");
-        fs::write(&program, blob(&manifest["layers"][1])).unwrap();
-        assert!(read(&program)["sh"].starts_with(b"\x7fELF"));
+        assert_eq!(manifests[1]["annotations"][TAG], "2");
+        assert_eq!(opened.config["config"]["Entrypoint"], json!(["/sh"]));
+        assert!(opened.layers[1]["sh"].starts_with(b"\x7fELF"));
+        let size: usize = opened.layers.iter().flatten().map(|(_, content)| content.len()).sum();
+        assert_eq!(written.size, size as u64);
+    }
+
+    #[test]
+    fn a_release_says_what_it_is_and_is_the_same_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let release = Release {
+            version: "1.2.3".to_owned(),
+            revision: "abc".to_owned(),
+            source: Some("https://example.com/source".to_owned()),
+            created: 1_700_000_000,
+        };
+        let write = |name: &str, release: &Release| {
+            let archive = folder.path().join(name);
+            let image = Image::new("example.com/sh:1", "/bin/sh").released(release.clone());
+            (image.compressed().write(&archive).unwrap(), archive)
+        };
+        let (first, archive) = write("a.tar", &release);
+        let (again, same) = write("b.tar", &release);
+        assert_eq!(first, again);
+        assert!(
+            fs::read(&archive).unwrap() == fs::read(same).unwrap(),
+            "the same files, another archive"
+        );
+        let other = Release {
+            revision: "abd".to_owned(),
+            ..release
+        };
+        assert_ne!(write("c.tar", &other).0.digest, first.digest);
+
+        let opened = open(&archive);
+        let config = &opened.config["config"];
+        assert_eq!(config["User"], USER);
+        let label = |name: &str| config["Labels"][format!("org.opencontainers.image.{name}")].clone();
+        let said = ["title", "version", "revision", "source", "licenses", "created"].map(label);
+        let source = "https://example.com/source";
+        assert_eq!(
+            said,
+            ["sh", "1.2.3", "abc", source, "Apache-2.0", "2023-11-14T22:13:20Z"]
+        );
+        assert_eq!(opened.config["created"], "2023-11-14T22:13:20Z");
+        assert!(opened.layers[0].contains_key("etc/ssl/certs/ca-certificates.crt"));
+        // The libraries and whom to trust; the program: and no other file.
+        let allowed =
+            |path: &str| path.contains("lib") || path.starts_with("etc/ssl/") || path == "sh" || path == "tmp/";
+        let more: Vec<_> = opened
+            .layers
+            .iter()
+            .flat_map(BTreeMap::keys)
+            .filter(|path| !allowed(path))
+            .collect();
+        assert!(more.is_empty(), "{more:?}");
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub use another::ApiServer;
 pub use cluster::{Backup, Cluster};
 pub use control_plane::{OtherApiServer, Pods};
 pub use eventually::{Outcome, eventually, patience};
-pub use image::Image;
+pub use image::{Growth, Image, Release, Sizes, Written};
 pub use jaeger::Jaeger;
 pub use lan::{Lan, enter, inside};
 pub use node::missing as node_lacks;

@@ -60,6 +60,15 @@ impl Bundle {
         ..Self::NONE
     };
 
+    /// Helm, which tries the charts of `deploy/charts`.
+    pub const HELM: Self = Self {
+        name: "Helm",
+        go_mod: include_str!("../helm/go.mod"),
+        go_sum: include_str!("../helm/go.sum"),
+        ldflags: "-s -w",
+        ..Self::NONE
+    };
+
     /// What runs Pods on a Node, in three bundles whose dependencies clash: kubelet and kube-proxy, containerd, CoreDNS.
     pub const NODE: [Self; 3] = [Self::KUBELET, Self::CONTAINERD, Self::COREDNS];
 
@@ -194,6 +203,15 @@ impl Bundle {
         extras: ("", &[]),
     };
 
+    /// The bundle with a program that people and tests use by its name.
+    pub fn of(tool: &str) -> Self {
+        match tool {
+            "jaeger" => Self::JAEGER,
+            "helm" => Self::HELM,
+            _ => Self::CONTROL_PLANE,
+        }
+    }
+
     /// The folder of what is built, if it is.
     pub fn built(&self) -> Result<Option<PathBuf>> {
         let folder = cache_dir()?.join("testbed").join(self.key());
@@ -243,15 +261,10 @@ pub fn cache_dir() -> Result<PathBuf> {
     std::path::absolute(&folder).with_context(|| format!("the cache folder {}", folder.display()))
 }
 
-/// The path of `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubectl`, `kwok` or `jaeger`,
+/// The path of `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubectl`, `kwok`, `helm` or `jaeger`,
 /// built if need be (which blocks for minutes the first time). Panics when that fails, as a test must.
 pub fn tool(name: &str) -> PathBuf {
-    let bundle = if name == "jaeger" {
-        Bundle::JAEGER
-    } else {
-        Bundle::CONTROL_PLANE
-    };
-    match bundle.ensure() {
+    match Bundle::of(name).ensure() {
         Ok(folder) => folder.join("bin").join(name),
         #[expect(clippy::panic, reason = "this is the tests' shorthand; programs call Bundle::ensure")]
         Err(error) => panic!("{error:#}"),

@@ -1,0 +1,267 @@
+//! The charts of `deploy/charts` as Helm sees them, and a real API server that would store what they render. What runs of them
+//! is the matter of `node_charts`.
+#![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use portolan_testbed::Testbed;
+use portolan_tests::helm::{self, SYSTEM, chart, objects};
+use portolan_tests::kubectl::Kubectl;
+use serde_json::{Value, json};
+
+const CHARTS: [&str; 3] = ["portolan", "portolan-router", "portolan-agent"];
+const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+/// Every option that a cluster of the testbed knows the kinds of.
+const OPTIONS: [(&str, &str); 3] = [
+    (
+        "portolan",
+        r#"{"networkPolicy": {"enabled": true, "from": ["10.0.0.0/8"]}, "hub": {"advertise": ["hub.example.com:7443"]}}"#,
+    ),
+    (
+        "portolan-router",
+        r#"{"networkPolicy": {"enabled": true}, "autoscaling": {"enabled": true}}"#,
+    ),
+    ("portolan-agent", r#"{"networkPolicy": {"enabled": true}}"#),
+];
+
+/// A chart with what it cannot do without, and more values.
+async fn render(name: &str, values: &Value) -> anyhow::Result<Vec<Value>> {
+    let (folder, file) = values_file(name, values);
+    let rendered = helm::ok(None, &["template", name, &path(&chart(name)), "--values", &file]).await;
+    drop(folder);
+    objects(&rendered?)
+}
+
+fn values_file(name: &str, values: &Value) -> (tempfile::TempDir, String) {
+    let mut values = values.clone();
+    if name == "portolan-router" {
+        for (key, value) in [("cluster", json!("east")), ("hub", json!({"ca": CA}))] {
+            if values.get(key).is_none() {
+                values[key] = value;
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("values.json");
+    fs::write(&file, values.to_string()).unwrap();
+    (folder, path(&file))
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn repository(file: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(file)
+}
+
+fn read(file: &str) -> Vec<Value> {
+    objects(&fs::read_to_string(repository(file)).unwrap()).unwrap()
+}
+
+/// Kind, namespace and name of an object.
+fn key(object: &Value) -> (String, String, String) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &object["metadata"];
+    (
+        text(&object["kind"]),
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+    )
+}
+
+fn find<'a>(objects: &'a [Value], wanted: &Value) -> &'a Value {
+    let found: Vec<_> = objects.iter().filter(|object| key(object) == key(wanted)).collect();
+    assert_eq!(found.len(), 1, "{:?}", key(wanted));
+    found[0]
+}
+
+#[tokio::test]
+async fn charts_pass_lint() {
+    for name in CHARTS {
+        let (_folder, file) = values_file(name, &json!({}));
+        helm::ok(None, &["lint", "--strict", &path(&chart(name)), "--values", &file])
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn charts_give_the_rights_that_portolanctl_gives() {
+    let applied = [
+        (
+            "portolan",
+            &[
+                "deploy/hub/rbac.yaml",
+                "deploy/hub/roles.yaml",
+                "deploy/hub/webhook.yaml",
+            ][..],
+        ),
+        ("portolan-agent", &["deploy/member/rbac.yaml"]),
+    ];
+    for (name, files) in applied {
+        let rendered = render(name, &json!({})).await.unwrap();
+        let mut rights = 0;
+        for object in files.iter().flat_map(|file| read(file)) {
+            if object["kind"] == "Namespace" && object["metadata"]["name"] == SYSTEM {
+                continue;
+            }
+            let mut found = find(&rendered, &object).clone();
+            if object["kind"] == "Service" {
+                found["spec"].as_object_mut().unwrap().remove("type");
+            }
+            assert_eq!(found, object);
+            rights += usize::from(object["apiVersion"] == "rbac.authorization.k8s.io/v1");
+        }
+        let of_rbac = |object: &&Value| object["apiVersion"] == "rbac.authorization.k8s.io/v1";
+        assert_eq!(
+            rendered.iter().filter(of_rbac).count(),
+            rights,
+            "{name} gives no others"
+        );
+    }
+}
+
+#[tokio::test]
+async fn kinds_are_the_generated_ones_and_stay() {
+    let rendered = render("portolan", &json!({})).await.unwrap();
+    let manifests = fs::read_dir(repository("crds/manifests")).unwrap();
+    let mut count = 0;
+    for manifest in manifests {
+        let text = fs::read_to_string(manifest.unwrap().path()).unwrap();
+        for mut kind in objects(&text).unwrap() {
+            kind["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
+            assert!(*find(&rendered, &kind) == kind, "{:?} is another", key(&kind));
+            count += 1;
+        }
+    }
+    assert_eq!(count, 5);
+}
+
+#[tokio::test]
+async fn impossible_values_are_refused_by_field() {
+    let cases = [
+        ("portolan", json!({"hub": {"replicas": 0}}), "/hub/replicas"),
+        ("portolan", json!({"hub": {"replica": 2}}), "/hub"),
+        (
+            "portolan",
+            json!({"hub": {"advertise": ["https://hub:7443"]}}),
+            "/hub/advertise/0",
+        ),
+        (
+            "portolan",
+            json!({"hub": {"extraArgs": ["buckets=64"]}}),
+            "/hub/extraArgs/0",
+        ),
+        (
+            "portolan",
+            json!({"hub": {"service": {"type": "ExternalName"}}}),
+            "/hub/service/type",
+        ),
+        ("portolan", json!({"image": {"tag": "a b"}}), "/image/tag"),
+        ("portolan", json!({"crds": {"adopt": "yes"}}), "/crds/adopt"),
+        ("portolan-router", json!({"cluster": "East"}), "/cluster"),
+        (
+            "portolan-router",
+            json!({"hub": {"address": "https://hub", "ca": CA}}),
+            "/hub/address",
+        ),
+        ("portolan-router", json!({"hub": {"ca": "/etc/ca.crt"}}), "/hub/ca"),
+        ("portolan-router", json!({"drainSeconds": -1}), "/drainSeconds"),
+        (
+            "portolan-router",
+            json!({"autoscaling": {"targetCPU": 101}}),
+            "/autoscaling/targetCPU",
+        ),
+        ("portolan-agent", json!({"resources": {"memory": "1Gi"}}), "/resources"),
+        ("portolan-agent", json!({"replicas": 2}), "replicas"),
+    ];
+    for (name, values, field) in cases {
+        let refused = render(name, &values).await.unwrap_err().to_string();
+        assert!(refused.contains(field), "{values}: {refused}");
+    }
+    let nobody = render("portolan-router", &json!({"cluster": ""}))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        nobody.contains("the name by which this cluster is a member"),
+        "{nobody}"
+    );
+}
+
+/// The API server knows every field of what is rendered, with every option whose kind it has; of the others `helm` knows that
+/// they are YAML.
+#[tokio::test]
+async fn an_api_server_takes_what_is_rendered() {
+    let testbed = Testbed::start(&["hub"]).await.unwrap();
+    let kubeconfig = testbed.cluster("hub").direct_kubeconfig_path();
+    let kubectl = Kubectl::new(kubeconfig);
+    for namespace in [SYSTEM, "portolan-routers"] {
+        kubectl.ok(&["create", "namespace", namespace]).await.unwrap();
+    }
+    for (name, options) in OPTIONS {
+        let values: Value = serde_json::from_str(options).unwrap();
+        let rendered = render(name, &values).await.unwrap();
+        let all = json!({"apiVersion": "v1", "kind": "List", "items": rendered}).to_string();
+        let apply = [
+            "apply",
+            "--server-side",
+            "--dry-run=server",
+            "--validate=strict",
+            "-f",
+            "-",
+        ];
+        kubectl.ok_with(&apply, &all).await.unwrap();
+        let others = json!({"podMonitor": {"enabled": true, "labels": {"release": "prometheus"}}});
+        let of_prometheus = |object: &Value| object["apiVersion"] == "monitoring.coreos.com/v1";
+        let rendered = render(name, &others).await.unwrap();
+        assert_eq!(
+            rendered.iter().filter(|object| of_prometheus(object)).count(),
+            1,
+            "{name}"
+        );
+    }
+    let rules = render("portolan", &json!({"prometheusRule": {"enabled": true}}))
+        .await
+        .unwrap();
+    let rule = rules.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
+    let alerts = &read("deploy/observability/alerts.yaml")[0];
+    assert_eq!(rule["spec"], *alerts);
+
+    a_predecessor_is_not_overwritten(&kubectl, kubeconfig).await;
+}
+
+async fn a_predecessor_is_not_overwritten(kubectl: &Kubectl, kubeconfig: &Path) {
+    let theirs = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "shardingconfigs.ctrlmesh.kusionstack.io"},
+        "spec": {
+            "group": "ctrlmesh.kusionstack.io", "scope": "Namespaced",
+            "names": {"kind": "ShardingConfig", "plural": "shardingconfigs", "singular": "shardingconfig"},
+            "versions": [{"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}],
+        },
+    });
+    kubectl
+        .ok_with(&["apply", "-f", "-"], &theirs.to_string())
+        .await
+        .unwrap();
+    let install = [
+        "install",
+        "portolan",
+        &path(&chart("portolan")),
+        "--dry-run=server",
+        "--take-ownership",
+    ];
+    let refused = helm::helm(Some(kubeconfig), &install).await.unwrap();
+    assert!(!refused.ok, "{}", refused.stdout);
+    let why = "CustomResourceDefinition shardingconfigs.ctrlmesh.kusionstack.io is there already";
+    assert!(
+        refused.stderr.contains(why) && refused.stderr.contains("crds.adopt=true"),
+        "{}",
+        refused.stderr
+    );
+    let adopted = [&install[..], &["--set", "crds.adopt=true"]].concat();
+    helm::ok(Some(kubeconfig), &adopted).await.unwrap();
+}

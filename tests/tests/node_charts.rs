@@ -1,0 +1,286 @@
+//! Portolan as people install it: the charts of hub, agent and router on a real cluster, by images of test builds, where Pod security
+//! `restricted` is enforced; then a person and an operator's Pod that use it.
+#![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
+use portolan_testbed::{Cluster, Image, Options, Release, Testbed, eventually, inside, tool};
+use portolan_tests::ctl;
+use portolan_tests::helm::{self, SYSTEM, chart};
+use portolan_tests::kubectl::Kubectl;
+use portolan_tests::programs::{argument, program};
+use serde_json::json;
+
+/// As values of the charts have it, with the version that they are of.
+const PREFIX: &str = "registry.example.com/portolan";
+/// By this name the cluster of the hub is a member as well.
+const MEMBER: &str = "home";
+const ROUTERS: &str = "portolan-routers";
+const PERSON: &str = "jane";
+/// The Pod of an operator as people are shown it.
+const OPERATOR: &str = include_str!("../../examples/operator-pod.yaml");
+const KUBECTL: &str = "registry.example.com/kubectl:1";
+const ACCOUNT: &str = "operators/my-operator";
+const SHARD: &str = "
+apiVersion: ctrlmesh.kusionstack.io/v1alpha1
+kind: ShardingConfig
+metadata: {name: demo, namespace: operators}
+spec:
+  selector: {matchLabels: {app: my-operator}}
+  controller: {leaderElectionName: my-operator}
+  callerClusters: [home]
+  clusters:
+    - name: home
+      namespaces: [shop]
+";
+
+struct Install {
+    testbed: Testbed,
+}
+
+#[test]
+fn charts_install_all_of_it() {
+    inside(async {
+        let install = Install::begin().await;
+        install.hub().await;
+        install.agent().await;
+        install.routers().await;
+        install.a_person_uses_a_router().await;
+        install.a_pod_sees_its_shard().await;
+        install.kinds_outlive_the_charts().await;
+    });
+}
+
+impl Install {
+    async fn begin() -> Self {
+        let mut images = vec![Image::new(KUBECTL, tool("kubectl"))];
+        images.extend(["portolan-hub", "portolan-router", "portolan-agent"].map(|name| {
+            let image = format!("{PREFIX}/{name}:{}", env!("CARGO_PKG_VERSION"));
+            Image::new(&image, program(name).unwrap()).released(Release::default())
+        }));
+        let testbed = Testbed::start_with(Options {
+            clusters: vec!["hub".to_owned()],
+            nodes: [("hub".to_owned(), images)].into(),
+            ..Options::default()
+        });
+        let install = Self {
+            testbed: testbed.await.unwrap(),
+        };
+        for namespace in [SYSTEM, ROUTERS] {
+            let kubectl = install.kubectl();
+            kubectl.ok(&["create", "namespace", namespace]).await.unwrap();
+            let restricted = "pod-security.kubernetes.io/enforce=restricted";
+            kubectl
+                .ok(&["label", "namespace", namespace, restricted])
+                .await
+                .unwrap();
+        }
+        install
+    }
+
+    fn cluster(&self) -> &Cluster {
+        self.testbed.cluster("hub")
+    }
+
+    fn kubeconfig(&self) -> &Path {
+        self.cluster().direct_kubeconfig_path()
+    }
+
+    fn kubectl(&self) -> Kubectl {
+        Kubectl::new(self.kubeconfig())
+    }
+
+    async fn helm(&self, arguments: &[&str]) {
+        helm::ok(Some(self.kubeconfig()), arguments).await.unwrap();
+    }
+
+    async fn ctl(&self, arguments: &[&str]) -> String {
+        ctl::ok(arguments).await.unwrap()
+    }
+
+    /// Waits until all Pods of a Deployment are ready; says what they are if they are not.
+    async fn rolled_out(&self, namespace: &str, name: &str) {
+        let deployment = format!("deployment/{name}");
+        let status = ["rollout", "status", "-n", namespace, &deployment, "--timeout=5s"];
+        eventually(&format!("{name} is rolled out"), || async {
+            let ended = self.kubectl().run(&status, "").await.unwrap();
+            if ended.ok {
+                return Ok(());
+            }
+            let pods = self.kubectl().ok(&["get", "pods", "-n", namespace, "-o", "wide"]).await;
+            let logs = self
+                .kubectl()
+                .ok(&["logs", "-n", namespace, &deployment, "--tail=20"])
+                .await;
+            Err(format!("{}{pods:?}\n{logs:?}", ended.stderr))
+        })
+        .await;
+    }
+
+    async fn hub(&self) {
+        let kubeconfig = argument(self.kubeconfig());
+        self.helm(&["install", "portolan", &argument(&chart("portolan"))]).await;
+        self.rolled_out(SYSTEM, "portolan-hub").await;
+        // The API server is told the CA that the hub has made.
+        self.ctl(&["install", "--hub-kubeconfig", &kubeconfig]).await;
+    }
+
+    async fn agent(&self) {
+        let kubeconfig = argument(self.kubeconfig());
+        let hub = [
+            "--hub-kubeconfig",
+            &kubeconfig,
+            "--member-kubeconfig",
+            &kubeconfig,
+            "--accept",
+        ];
+        let address = ["--hub-address", "portolan-hub.portolan-system.svc:7443"];
+        self.ctl(&[&["join", MEMBER, "--allow-user", PERSON][..], &hub, &address].concat())
+            .await;
+        let agent = argument(&chart("portolan-agent"));
+        // What join has applied becomes the chart's.
+        self.helm(&["install", "portolan-agent", &agent, "--take-ownership"])
+            .await;
+        self.rolled_out(SYSTEM, "portolan-agent").await;
+        let joined = [
+            "wait",
+            "--for=condition=Available",
+            "membercluster",
+            MEMBER,
+            "--timeout=120s",
+        ];
+        self.kubectl().ok(&joined).await.unwrap();
+    }
+
+    async fn routers(&self) {
+        let router = format!("router.enabled=true,router.cluster={MEMBER},hub.routersOf={{{MEMBER}}}");
+        let upgrade = ["upgrade", "portolan", &argument(&chart("portolan")), "--set", &router];
+        self.helm(&upgrade).await;
+        self.rolled_out(SYSTEM, "portolan-hub").await;
+        self.rolled_out(ROUTERS, "portolan-router").await;
+    }
+
+    /// The explicit view, by the address and the name of the routers' Service.
+    async fn a_person_uses_a_router(&self) {
+        let kubectl = self.kubectl();
+        for (name, role) in [("jane-proxy", "portolan-person"), ("jane-view", "view")] {
+            let bind = [
+                "create",
+                "clusterrolebinding",
+                name,
+                "--user",
+                PERSON,
+                "--clusterrole",
+                role,
+            ];
+            kubectl.ok(&bind).await.unwrap();
+        }
+        let services = Api::<Service>::namespaced(self.cluster().client().await.unwrap(), ROUTERS);
+        let address = services
+            .get("portolan-router")
+            .await
+            .unwrap()
+            .spec
+            .unwrap()
+            .cluster_ip
+            .unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = argument(&folder.path().join("jane.kubeconfig"));
+        let (router, hub) = (format!("https://{address}:443"), argument(self.kubeconfig()));
+        let person = [
+            "kubeconfig",
+            PERSON,
+            "--router",
+            &router,
+            "--cluster",
+            MEMBER,
+            "--hub-kubeconfig",
+            &hub,
+            "-o",
+            &file,
+        ];
+        self.ctl(&person).await;
+        let jane = Kubectl::new(Path::new(&file)).with("--tls-server-name=portolan-router.portolan-routers.svc");
+        eventually("a person sees Pods through a router", || async {
+            let pods = jane.ok(&["get", "pods", "-n", ROUTERS, "-o", "name"]).await?;
+            anyhow::ensure!(pods.matches("pod/portolan-router-").count() == 2, "{pods}");
+            anyhow::Ok(())
+        })
+        .await;
+    }
+
+    /// Of an operator that is kubectl and asks for all namespaces: by the name of the routers' Service, with a token of its own.
+    async fn a_pod_sees_its_shard(&self) {
+        let kubectl = self.kubectl();
+        for namespace in ["operators", "shop"] {
+            kubectl.ok(&["create", "namespace", namespace]).await.unwrap();
+        }
+        let account = ["--serviceaccount", "operators:my-operator", "--clusterrole", "view"];
+        let bind = [&["create", "clusterrolebinding", "operator-view"], &account[..]].concat();
+        kubectl.ok(&bind).await.unwrap();
+        let kubeconfig = argument(self.kubeconfig());
+        self.ctl(&["allow", "--member-kubeconfig", &kubeconfig, ACCOUNT]).await;
+        // The webhook is asked about it.
+        kubectl.ok_with(&["apply", "-f", "-"], SHARD).await.unwrap();
+        let ca = [
+            "get",
+            "configmap",
+            "portolan-ca",
+            "-n",
+            SYSTEM,
+            "-o",
+            "jsonpath={.data.ca\\.crt}",
+        ];
+        let ca = kubectl.ok(&ca).await.unwrap();
+        kubectl.ok_with(&["apply", "-f", "-"], &operator(&ca)).await.unwrap();
+        let logs = ["logs", "-n", "operators", "my-operator-0"];
+        let phase = [
+            "get",
+            "pod",
+            "-n",
+            "operators",
+            "my-operator-0",
+            "-o",
+            "jsonpath={.status.phase}",
+        ];
+        eventually("the Pod has got an answer", || async {
+            let phase = kubectl.ok(&phase).await?;
+            anyhow::ensure!(phase == "Succeeded", "{phase}: {:?}", kubectl.ok(&logs).await);
+            anyhow::Ok(())
+        })
+        .await;
+        // Its shard alone: each namespace has a ConfigMap with the cluster's CA.
+        assert_eq!(kubectl.ok(&logs).await.unwrap(), "shop");
+    }
+
+    async fn kinds_outlive_the_charts(&self) {
+        for release in ["portolan-agent", "portolan"] {
+            self.helm(&["uninstall", release]).await;
+        }
+        let kinds = self.kubectl().ok(&["get", "crd", "-o", "name"]).await.unwrap();
+        assert_eq!(kinds.matches(".ctrlmesh.kusionstack.io").count(), 5, "{kinds}");
+    }
+}
+
+/// The example, with this CA and kubectl, which asks once.
+fn operator(ca: &str) -> String {
+    let address = "portolan-router.portolan-routers.svc";
+    let example = OPERATOR.replace("portolan-router.example.com:8443", address);
+    let mut objects = helm::objects(&example).unwrap();
+    for object in &mut objects {
+        match object["kind"].as_str() {
+            Some("ConfigMap") => object["data"]["ca.crt"] = json!(ca),
+            Some("Pod") => {
+                let container = &mut object["spec"]["containers"][0];
+                container["image"] = json!(KUBECTL);
+                let namespaces = "jsonpath={.items[*].metadata.namespace}";
+                container["args"] = json!(["get", "configmaps", "--all-namespaces", "-o", namespaces]);
+                object["spec"]["restartPolicy"] = json!("OnFailure");
+            }
+            _ => {}
+        }
+    }
+    json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
+}
