@@ -123,6 +123,27 @@ async fn charts_give_the_rights_that_portolanctl_gives() {
     }
 }
 
+/// But for the labels that Helm adds.
+#[tokio::test]
+async fn register_installs_the_agent_that_the_chart_installs() {
+    let rendered = render("portolan-agent", &json!({})).await.unwrap();
+    let mut applied = read("deploy/member/agent.yaml");
+    let applied = &mut applied[0];
+    let mut found = find(&rendered, applied).clone();
+    for object in [&mut found, applied] {
+        for labels in ["/metadata", "/spec/template/metadata"] {
+            object
+                .pointer_mut(labels)
+                .unwrap()
+                .as_object_mut()
+                .unwrap()
+                .remove("labels");
+        }
+        object["spec"]["template"]["spec"]["containers"][0]["image"] = json!("");
+    }
+    assert_eq!(found, *applied);
+}
+
 #[tokio::test]
 async fn kinds_are_the_generated_ones_and_stay() {
     let rendered = render("portolan", &json!({})).await.unwrap();

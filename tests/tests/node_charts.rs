@@ -49,6 +49,7 @@ fn charts_install_all_of_it() {
         install.routers().await;
         install.a_person_uses_a_router().await;
         install.a_pod_sees_its_shard().await;
+        install.a_member_is_taken_out_and_registered_anew().await;
         install.kinds_outlive_the_charts().await;
     });
 }
@@ -120,11 +121,8 @@ impl Install {
     }
 
     async fn hub(&self) {
-        let kubeconfig = argument(self.kubeconfig());
         self.helm(&["install", "portolan", &argument(&chart("portolan"))]).await;
         self.rolled_out(SYSTEM, "portolan-hub").await;
-        // The API server is told the CA that the hub has made.
-        self.ctl(&["install", "--hub-kubeconfig", &kubeconfig]).await;
     }
 
     async fn agent(&self) {
@@ -253,6 +251,52 @@ impl Install {
         .await;
         // Its shard alone: each namespace has a ConfigMap with the cluster's CA.
         assert_eq!(kubectl.ok(&logs).await.unwrap(), "shop");
+    }
+
+    /// By portolanctl alone, whoever installed the agent.
+    async fn a_member_is_taken_out_and_registered_anew(&self) {
+        let kubectl = self.kubectl();
+        let labelled = [
+            "get",
+            "namespaces",
+            "-o",
+            "name",
+            "-l",
+            "ctrlmesh.kusionstack.io/sharding-hash",
+        ];
+        assert!(kubectl.ok(&labelled).await.unwrap().contains("namespace/shop"));
+        kubectl
+            .ok(&["delete", "shardingconfig", "demo", "-n", "operators"])
+            .await
+            .unwrap();
+        let kubeconfig = argument(self.kubeconfig());
+        let clusters = ["--hub-kubeconfig", &kubeconfig, "--kubeconfig", &kubeconfig];
+        let told = self.ctl(&[&["unregister", MEMBER][..], &clusters].concat()).await;
+        for word in [
+            "taken its labels back",
+            "the hub is in it",
+            "routers run by it",
+            "a member no more",
+        ] {
+            assert!(told.contains(word), "{word}: {told}");
+        }
+        assert_eq!(kubectl.ok(&labelled).await.unwrap(), "");
+        let deployments = ["get", "deployments", "-n", SYSTEM, "-o", "name"];
+        assert_eq!(
+            kubectl.ok(&deployments).await.unwrap(),
+            "deployment.apps/portolan-hub\n"
+        );
+        let address = ["--hub-address", "portolan-hub.portolan-system.svc:7443"];
+        let told = self
+            .ctl(&[&["register", MEMBER][..], &clusters, &address].concat())
+            .await;
+        for word in [
+            "the agent is installed, registry.example.com/portolan/portolan-agent:",
+            "member cluster home serves",
+        ] {
+            assert!(told.contains(word), "{word}: {told}");
+        }
+        assert!(kubectl.ok(&labelled).await.unwrap().contains("namespace/shop"));
     }
 
     async fn kinds_outlive_the_charts(&self) {

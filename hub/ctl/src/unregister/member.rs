@@ -5,10 +5,11 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams, PropagationPolicy};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::labels::{ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS, SYSTEM_NAMESPACE};
+use portolan_crds::labels::{ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS, ROUTERS_NAMESPACE, SYSTEM_NAMESPACE};
 use serde_json::json;
 
 use super::POLL;
@@ -22,6 +23,8 @@ use crate::label_kinds;
 const UNINSTALL: &str = include_str!("../../../../deploy/member/uninstall.yaml");
 const UNINSTALL_ACCOUNT: &str = "portolan-uninstall";
 const AGENT: &str = "portolan-agent";
+/// ServiceAccount of routers.
+const ROUTER: &str = "portolan-router";
 const JOB: &str = "portolan-agent-uninstall";
 
 /// Ends the agent and has it take back what it wrote. False: no Deployment of it is there.
@@ -146,13 +149,22 @@ pub(super) async fn delete(member: &Client, is_hub: bool) -> anyhow::Result<Vec<
         objects.push(serde_json::from_value(reference).context("a policy is an object")?);
     }
     let mut kept = Vec::new();
+    let routers = Api::<Pod>::namespaced(member.clone(), ROUTERS_NAMESPACE);
+    let routers_run = !routers
+        .list_metadata(&ListParams::default().limit(1))
+        .await
+        .context("cannot list Pods")?
+        .items
+        .is_empty();
     for object in member_rbac()?.into_iter().chain(uninstall_rbac()?) {
-        let is_system = object.types.as_ref().is_some_and(|types| types.kind == "Namespace")
-            && object.name_any() == SYSTEM_NAMESPACE;
-        if is_system && is_hub {
-            kept.push(format!("Namespace {SYSTEM_NAMESPACE}: the hub is in it"));
-        } else {
-            objects.push(object);
+        match (kind(&object), object.name_any().as_str()) {
+            ("Namespace", SYSTEM_NAMESPACE) if is_hub => {
+                kept.push(format!("Namespace {SYSTEM_NAMESPACE}: the hub is in it"));
+            }
+            ("Namespace", ROUTERS_NAMESPACE) | ("ServiceAccount", ROUTER) if routers_run => {
+                kept.push(format!("{}: routers run by it", apply::describe(&object)));
+            }
+            _ => objects.push(object),
         }
     }
     let named = [
@@ -181,6 +193,10 @@ pub(super) async fn delete(member: &Client, is_hub: bool) -> anyhow::Result<Vec<
     }
     apply::delete(member, &objects).await?;
     Ok(kept)
+}
+
+fn kind(object: &DynamicObject) -> &str {
+    object.types.as_ref().map_or("", |types| types.kind.as_str())
 }
 
 fn rbac(kind: &str, name: &str, namespace: Option<&str>) -> anyhow::Result<DynamicObject> {
