@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -78,13 +78,23 @@ impl Door {
             Role::Follows(now) => now.identity != leader.identity,
         };
         tokio::select! {
-            ended = copy_bidirectional(&mut here, &mut there) => {
+            ended = first_end(&mut here, &mut there) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection that was passed on broke");
                 }
             }
             _ = role.wait_for(is_another) => tracing::debug!("another replica leads: a connection that was passed on is cut"),
         }
+    }
+}
+
+/// Passes bytes on both ways until either side ends: neither TLS nor HTTP/2 goes on with one half, and a client that is silent for
+/// ever would be held for as long after the leader has let it go.
+async fn first_end(here: &mut TcpStream, there: &mut TcpStream) -> std::io::Result<u64> {
+    let ((mut from_here, mut to_here), (mut from_there, mut to_there)) = (here.split(), there.split());
+    tokio::select! {
+        ended = copy(&mut from_here, &mut to_there) => ended,
+        ended = copy(&mut from_there, &mut to_here) => ended,
     }
 }
 

@@ -99,6 +99,21 @@ async fn a_connection_reaches_the_one_that_leads_and_is_cut_when_that_is_another
 }
 
 #[tokio::test]
+async fn a_client_that_is_silent_is_let_go_when_the_one_that_leads_has_let_it_go() {
+    let (mut here, mut there) = (Replica::new().await, Replica::new().await);
+    there.role.send_replace(Role::Leads);
+    here.role.send_replace(follows("there", &there.address));
+    let mut client = says(&here.address, b"\x16").await;
+    here.accept().await;
+    there.accept().await;
+    let mut server = there.outcome().await.expect("it leads");
+    hears(&mut server, b"\x16").await;
+    drop(server);
+    assert!(here.outcome().await.is_none());
+    ends(&mut client).await;
+}
+
+#[tokio::test]
 async fn what_was_passed_on_once_is_not_passed_on_again() {
     let (mut here, mut there) = (Replica::new().await, Replica::new().await);
     // Each takes the other for the one that leads.
