@@ -43,7 +43,7 @@ use crate::splice::Door;
 use crate::status::StatusWriter;
 use crate::stream::{AgentService, AgentSessions, RouterService};
 use crate::vouched::Vouched;
-use crate::watch::Watch;
+use crate::watch::{Anew, Watch};
 use crate::webhook;
 
 /// A hub API server that has not answered a request by then is down. Watches have a client without it.
@@ -63,6 +63,7 @@ struct Parts {
     /// Client for watches, which are silent for minutes.
     watching: Client,
     index: Arc<Index>,
+    anew: Anew,
     acks: Arc<Acks>,
     shares: Arc<Arbiter>,
     worlds: watch::Sender<Option<Published>>,
@@ -94,6 +95,7 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
         client,
         watching,
         index: Arc::default(),
+        anew: Anew::default(),
         acks: Arc::default(),
         shares: Arc::default(),
         worlds: watch::Sender::new(None),
@@ -199,7 +201,10 @@ impl Parts {
             ),
         ] {
             let ready = [facts_ready.task(name), self.readiness.task(name)];
-            self.spawn("watch", watch.run(self.index.clone(), ready, self.metrics.clone()));
+            self.spawn(
+                "watch",
+                watch.run(self.index.clone(), ready, self.metrics.clone(), self.anew.clone()),
+            );
         }
         facts_ready
     }
@@ -219,6 +224,8 @@ impl Parts {
         let pins = Pins::new(self.client.clone(), &self.config.namespace, self.index.clone());
         self.load_pins(&pins).await;
         let (ledger, stored) = self.open_ledger().await?;
+        // After the term: what an earlier hub went by was there before, and nobody is granted anything any more by anything later.
+        self.anew.list().await;
         let term = ledger.term();
         self.metrics.lead(term);
         self.shares.begin(term);

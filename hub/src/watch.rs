@@ -5,6 +5,7 @@
 //! watch starts again with back-off; a complete list replaces what was there. Waits first for the CRDs, saying which is
 //! missing. Caller: `app`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use kube::{Api, Client, Error as KubeError, Resource};
 use portolan_crds::labels::CONFIG_MAP_FAULTS;
 use portolan_crds::{MemberCluster, Router, ShardingConfig};
 use portolan_runtime::{Backoff, ReadyHandle};
+use tokio::sync::watch;
 
 use crate::facts::{Facts, PolicyKind};
 use crate::index::{Change, Index};
@@ -24,6 +26,40 @@ use crate::metrics::{Metrics, Watched};
 
 /// How often a missing CRD is looked for.
 const CRD_RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A list that has taken so long is begun again, on another connection; the next one may take twice as long.
+const LISTED_WITHIN: Duration = Duration::from_secs(10);
+/// Kinds by which a hub judges what the ledger says.
+const JUDGED_BY: [Watched; 3] = [Watched::ShardingConfigs, Watched::MemberClusters, Watched::Routers];
+
+/// Has all watches begin anew, and knows which of them have. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Anew {
+    ordered: watch::Sender<u64>,
+    /// Up to which order each kind was listed.
+    listed: watch::Sender<HashMap<Watched, u64>>,
+}
+
+impl Anew {
+    /// Returns once the index has what there was when this was called, at least: of what an earlier hub went by, a watch that hangs
+    /// may have told nothing yet, and what is not known would be taken for deleted. What an old stream would still tell is not heard.
+    pub(crate) async fn list(&self) {
+        let (mut listed, mut within) = (self.listed.subscribe(), LISTED_WITHIN);
+        loop {
+            self.ordered.send_modify(|order| *order += 1);
+            let order = *self.ordered.borrow();
+            let is_listed = |listed: &HashMap<Watched, u64>| {
+                let kinds = JUDGED_BY.iter();
+                kinds.map(|kind| listed.get(kind)).all(|of| of >= Some(&order))
+            };
+            if tokio::time::timeout(within, listed.wait_for(is_listed)).await.is_ok() {
+                return;
+            }
+            tracing::warn!(?within, "what there is could not be listed: it is tried again");
+            within *= 2;
+        }
+    }
+}
 
 /// Where what is told goes.
 enum Destination {
@@ -52,8 +88,9 @@ impl Destination {
         }
     }
 
-    fn reset(&self, index: &Index, objects: &[DynamicObject]) {
+    fn reset(&self, index: &Index, objects: &[DynamicObject], is_first: bool) {
         match self {
+            Self::Turns if is_first => index.shards_begun(objects),
             Self::Turns => index.shards_listed(objects),
             Self::Facts { reset, .. } => index.write(|facts| reset(facts, objects)),
         }
@@ -158,27 +195,45 @@ impl Watch {
         }
     }
 
-    /// Feeds the index until cancelled. `ready` are all set at the first complete list.
-    pub(crate) async fn run(self, index: Arc<Index>, ready: [ReadyHandle; 2], metrics: Metrics) {
+    /// Feeds the index until cancelled, from the beginning whenever `anew` orders so. `ready` are all set at the first complete list.
+    pub(crate) async fn run(self, index: Arc<Index>, ready: [ReadyHandle; 2], metrics: Metrics, anew: Anew) {
         self.wait_for_crd(&ready).await;
+        let mut ordered = anew.ordered.subscribe();
+        loop {
+            let order = *ordered.borrow_and_update();
+            let listed = || {
+                ready.iter().for_each(ReadyHandle::ready);
+                anew.listed.send_modify(|listed| {
+                    listed.insert(self.watched, order);
+                });
+            };
+            tokio::select! {
+                () = self.follow(&index, &metrics, listed) => return,
+                _ = ordered.changed() => {}
+            }
+        }
+    }
+
+    /// One complete list from the API server's store, and what follows it.
+    async fn follow(&self, index: &Index, metrics: &Metrics, done: impl Fn()) {
         let config = match self.field_selector() {
             Some(fields) => watcher::Config::default().fields(&fields),
             None => watcher::Config::default(),
         };
         let mut events = std::pin::pin!(watcher(self.api.clone(), config).default_backoff());
-        let mut listed = Vec::new();
+        let (mut listed, mut is_first) = (Vec::new(), true);
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => listed.push(object),
                 Ok(Event::InitDone) => {
-                    self.into.reset(&index, &listed);
+                    self.into.reset(index, &listed, is_first);
                     tracing::info!(kind = self.resource.kind, objects = listed.len(), "listed");
-                    listed = Vec::new();
-                    ready.iter().for_each(ReadyHandle::ready);
+                    (listed, is_first) = (Vec::new(), false);
+                    done();
                 }
-                Ok(Event::Apply(object)) => self.into.apply(&index, &object),
-                Ok(Event::Delete(object)) => self.into.delete(&index, &object),
+                Ok(Event::Apply(object)) => self.into.apply(index, &object),
+                Ok(Event::Delete(object)) => self.into.delete(index, &object),
                 Err(error) => {
                     metrics.watch_failed(self.watched);
                     tracing::warn!(kind = self.resource.kind, %error, "watch broke");
@@ -218,3 +273,6 @@ impl Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,8 +22,6 @@ pub(super) struct Turns {
     waiting: BTreeMap<ShardName, Waiting>,
     /// The place that was given last.
     last: u64,
-    /// All that there was at the start is known: from then on there are turns.
-    are_listed: bool,
 }
 
 #[derive(Debug)]
@@ -121,13 +119,17 @@ impl Index {
         self.write(|facts| facts.delete_shard(object));
     }
 
-    /// Replaces all ShardingConfigs by a complete list. Of the first one nothing waits: what was not there would be taken for deleted.
+    /// Replaces all ShardingConfigs by the complete list that a hub begins with, to run or to lead. Of that nothing waits: what is not
+    /// there would be taken for deleted, and an earlier hub may have accepted what waited here.
+    pub(crate) fn shards_begun(&self, objects: &[DynamicObject]) {
+        let mut turns = self.turns.lock();
+        turns.waiting.clear();
+        self.write(|facts| facts.reset_shards(objects));
+    }
+
+    /// Replaces all ShardingConfigs by a complete list.
     pub(crate) fn shards_listed(&self, objects: &[DynamicObject]) {
         let mut turns = self.turns.lock();
-        if !std::mem::replace(&mut turns.are_listed, true) {
-            self.write(|facts| facts.reset_shards(objects));
-            return;
-        }
         let listed: BTreeSet<_> = objects.iter().filter_map(shard_name).collect();
         turns.waiting.retain(|name, _| listed.contains(name));
         self.write(|facts| facts.keep_shards(&listed));

@@ -68,9 +68,10 @@ impl Draft<'_> {
 
     /// The shard's present spec as the one in force.
     pub(super) fn accept(&self, spec: &Arc<ShardingConfigSpec>) -> Accepted {
+        let before = self.accepted.as_ref().map(|(accepted, _)| accepted.generation);
         Accepted {
             uid: self.object.uid.clone(),
-            generation: self.object.generation,
+            generation: before.unwrap_or_default().max(self.object.generation),
             spec: spec.clone(),
             bytes: self.object.bytes,
             lock: self.lock.clone(),
@@ -130,7 +131,8 @@ impl<'a> Drafting<'a> {
     ) -> Draft<'a> {
         let accepted = self.generator.before.accepted.get(name);
         let accepted = accepted.filter(|accepted| accepted.uid == object.uid);
-        let settled = accepted.is_some_and(|accepted| accepted.generation == object.generation);
+        // An object that is older than what was accepted of it is no edit: it was read from a cache that is behind.
+        let settled = accepted.is_some_and(|accepted| accepted.generation >= object.generation);
         let present = match accepted.filter(|_| settled) {
             Some(accepted) => Ok(accepted.spec.clone()),
             None => flawless(object).and_then(|spec| match root {

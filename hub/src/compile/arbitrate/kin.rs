@@ -47,7 +47,7 @@ impl<'a> Kin<'a> {
                 kin.problem = Some(summary(&problems));
             }
         }
-        if accepted.generation == object.generation {
+        if accepted.generation >= object.generation {
             kin.present.clone_from(&kin.in_force);
         }
         kin

@@ -173,3 +173,23 @@ fn of_many_departures_the_earliest_are_dropped() {
     let first = MANY + 2;
     assert_eq!(dropped_up_to, (first + 2 * MANY - 50_000 - 1) as u64);
 }
+
+#[test]
+fn an_object_that_is_older_than_what_was_accepted_of_it_is_no_edit() {
+    let mut fleet = Fleet::new(&["ns-a", "ns-b"]);
+    fleet.apply("a", spec(&[("east", &["ns-a"])]));
+    fleet.compile(ALL);
+    let older = fleet.facts.shards.clone();
+    fleet.apply("a", spec(&[("east", &["ns-a", "ns-b"])]));
+    let world = fleet.compile(ALL);
+    let accepted = world.state.accepted.clone();
+    // As a hub knows it that has begun to lead, and whose watch is behind.
+    fleet.facts.shards = older;
+    let world = fleet.compile(0);
+    assert_eq!(world.refusal("a"), None);
+    assert_eq!(world.state.accepted, accepted);
+    let owned = world.owned("east", "a").unwrap();
+    let namespaces: Vec<_> = owned.namespaces.iter().map(|grant| grant.namespace.as_str()).collect();
+    assert_eq!(namespaces, ["ns-a", "ns-b"]);
+    assert!(world.state.ledger.releasing().is_empty());
+}

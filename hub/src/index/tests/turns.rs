@@ -43,7 +43,7 @@ fn begun() -> Index {
     let all: Vec<_> = (0..30)
         .map(|number| edited("evil", &format!("e-{number}"), 1, SPEC))
         .collect();
-    index.shards_listed(&all);
+    index.shards_begun(&all);
     assert_eq!(index.waiting(), 0, "what is there at the start is taken in at once");
     assert_eq!(generation(&index, "evil", "e-29"), Some(1));
     index
@@ -91,8 +91,11 @@ fn what_else_changes_of_what_waits_counts_at_once() {
     assert!(index.is_waiting(&gone) && generation(&index, "evil", "e-28").is_none());
     // Nor does a list that is told anew take anything in out of turn.
     assert!(index.charge("evil", 64 << 20, end));
-    index.shards_listed(&[anew]);
+    index.shards_listed(std::slice::from_ref(&anew));
     assert_eq!((index.waiting(), index.read(|facts| facts.shards.len())), (1, 0));
+    // A hub that begins to lead knows of all that there is.
+    index.shards_begun(&[anew]);
+    assert_eq!((index.waiting(), index.read(|facts| facts.shards.len())), (0, 1));
     index.shards_listed(&[]);
     assert_eq!(index.waiting(), 0);
 }
