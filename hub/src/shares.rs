@@ -74,7 +74,8 @@ impl Default for Arbiter {
 impl Arbiter {
     /// Revisions are beyond those of all hubs before. `term`: of the ledger, which each hub counts up.
     pub(crate) fn begin(&self, term: u64) {
-        self.state.lock().core.begin(term << REVISIONS_OF_A_TERM);
+        let highest = u64::MAX >> REVISIONS_OF_A_TERM;
+        self.state.lock().core.begin(term.min(highest) << REVISIONS_OF_A_TERM);
     }
 
     /// A stream of the router whose object has this uid begins: what it is to be told, whenever that changes.

@@ -27,7 +27,8 @@ const ENROLLED_BEFORE: Duration = Duration::from_mins(1);
 /// ten minutes from when they hear so.
 pub(super) const SAME_FOR: Duration = Duration::from_mins(11);
 /// No hub gave a revision beyond: a router that says one must not use up all that there are.
-const BELIEVED: u64 = 1 << 62;
+/// Revisions of a hub begin with its term, in seconds of today, times 2³²: what is left beyond is as much as one hub may give.
+const BELIEVED: u64 = u64::MAX << super::REVISIONS_OF_A_TERM;
 
 /// A router that is registered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

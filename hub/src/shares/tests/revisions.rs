@@ -27,9 +27,17 @@ fn a_revision_is_beyond_what_routers_say_and_nobody_uses_them_up() {
 }
 
 #[test]
+fn revisions_of_a_term_of_today_are_believed() {
+    let said = (1_764_374_400 << 32) + 7_000;
+    let network = claimed([said, u64::MAX]);
+    let revision = network.routers[0].revision;
+    assert!((said + 1..said + 1_000).contains(&revision), "{revision}");
+}
+
+#[test]
 fn the_highest_revision_that_is_believed_is_followed_by_others_that_are_heard() {
     let mut network = halves();
-    network.routers[1].revision = (1 << 62) - 1;
+    network.routers[1].revision = (u64::MAX << 32) - 1;
     network.keep_all();
     for router in [0, 1] {
         network.reconnect(router);
