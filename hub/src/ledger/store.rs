@@ -251,6 +251,8 @@ impl Store {
 
     /// All records, and how they lie there.
     async fn read(&mut self) -> Result<Records, LedgerError> {
+        // A record that is gone since the last time would be replaced at its old version for ever.
+        self.stored.clear();
         let mut records = Records::new();
         let mut params = ListParams::default().labels(LABEL_LEDGER).limit(PAGE);
         loop {
