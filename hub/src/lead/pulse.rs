@@ -29,8 +29,10 @@ impl Pulse {
 
     /// It was looked, and nobody answered: as before, for whoever has not slept. How long that may go on is `distribute`'s to say.
     pub(super) fn goes_on(&self) {
+        // A process that sleeps between the look and the beat does not gain the time of its sleep.
+        let now = Instant::now();
         if self.is_fresh() {
-            self.beat(Instant::now());
+            self.beat(now);
         }
     }
 
