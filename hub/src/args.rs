@@ -9,6 +9,7 @@ use clap::{Parser, ValueEnum};
 use portolan_crds::{BucketAlgorithm, Bucketing, LabelKeys, labels};
 use portolan_runtime::TelemetryArgs;
 use portolan_runtime::admin::AdminArgs;
+use rustls_pki_types::DnsName;
 
 use crate::settings::{DEFAULT_LABEL_KINDS, DEFAULT_LONGEST_LEASE_SECONDS, Settings, parse_kinds};
 
@@ -146,6 +147,7 @@ impl TryFrom<Args> for Config {
         if replica_address.is_some_and(|address| !address.contains(':') || host_of(address).is_empty()) {
             faults.push("--replica-address is no host:port".to_owned());
         }
+        let router_hosts = router_hosts(&args.router_hosts, &mut faults);
         if args.audience.is_empty() {
             faults.push("--audience is empty".to_owned());
         }
@@ -168,7 +170,7 @@ impl TryFrom<Args> for Config {
             agreed,
             namespace: args.namespace,
             routers_of: args.routers_of,
-            router_hosts: args.router_hosts,
+            router_hosts,
             audience: args.audience,
             settings: Settings {
                 keys,
@@ -198,6 +200,20 @@ impl Config {
     }
 }
 
+/// The hosts of `--router-hosts`, each a name or an address; what is empty is none.
+fn router_hosts(hosts: &[String], faults: &mut Vec<String>) -> Vec<String> {
+    let hosts = hosts.iter().map(|host| host.trim().to_owned());
+    let hosts: Vec<_> = hosts.filter(|host| !host.is_empty()).collect();
+    for host in &hosts {
+        let name = host.strip_prefix("*.").unwrap_or(host);
+        let is_name = DnsName::try_from(name).is_ok() && !name.ends_with('.');
+        if !is_name && host.parse::<IpAddr>().is_err() {
+            faults.push(format!("--router-hosts: {host:?} is no host name and no IP address"));
+        }
+    }
+    hosts
+}
+
 /// What routers, agents and the ledger go by: another value in one replica would be another hub.
 fn agreed(args: &Args) -> BTreeMap<String, String> {
     let algorithm = match args.bucket_algorithm {
@@ -220,6 +236,10 @@ fn agreed(args: &Args) -> BTreeMap<String, String> {
         (
             "--routers-of",
             sorted(args.routers_of.iter().map(String::as_str).collect()),
+        ),
+        (
+            "--router-hosts",
+            sorted(args.router_hosts.iter().map(String::as_str).collect()),
         ),
         ("--audience", args.audience.clone()),
         ("--longest-lease-seconds", args.longest_lease_seconds.to_string()),
@@ -268,10 +288,24 @@ mod tests {
     #[test]
     fn all_faults_are_told_at_once() {
         let flags = ["hub", "--buckets", "0", "--label-prefix", "x", "--label-kinds", "Pods"];
-        let error = Config::try_from(Args::parse_from(flags)).unwrap_err().to_string();
+        let hosts = ["--router-hosts", "gw.example,10.0.0.1,https://gw,"];
+        let error = Config::try_from(Args::parse_from(flags.into_iter().chain(hosts))).unwrap_err();
+        let error = error.to_string();
         for flag in ["--buckets", "--label-prefix", "--label-kinds"] {
             assert!(error.contains(flag), "{error}");
         }
+        assert!(error.contains(r#"--router-hosts: "https://gw" is no host"#), "{error}");
+        assert!(!error.contains("gw.example") && !error.contains("10.0.0.1"), "{error}");
+        let good = [
+            "hub",
+            "--router-hosts",
+            "gw.example, *.gw.example,localhost,,10.0.0.1,::1",
+        ];
+        let config = Config::try_from(Args::parse_from(good)).unwrap();
+        assert_eq!(
+            config.router_hosts,
+            ["gw.example", "*.gw.example", "localhost", "10.0.0.1", "::1"]
+        );
         assert!(Config::try_from(Args::parse_from(["hub"])).is_ok());
     }
 }

@@ -118,8 +118,12 @@ impl Enrollment for Enroller {
                 ));
             }
         };
-        // The names were vouched for when the certificate was issued, and it chains to our CA.
-        let hosts = peer.subject.map(|subject| subject.hosts).unwrap_or_default();
+        let hosts = match &identity {
+            // As at the first time: those that the hub gives all of them by now.
+            Identity::Router(name) if Vouched::is_name(name) => csr.hosts_within(&self.router_hosts),
+            // The names were vouched for when the certificate was issued, and it chains to our CA.
+            _ => peer.subject.map(|subject| subject.hosts).unwrap_or_default(),
+        };
         let names = Names {
             identity: &identity,
             hosts,

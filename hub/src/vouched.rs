@@ -38,6 +38,11 @@ impl Vouched {
         (is_dns_subdomain(pod) && is_dns_subdomain(&name)).then_some(name)
     }
 
+    /// Whether a member vouched for the router of this name.
+    pub(crate) fn is_name(name: &str) -> bool {
+        name.contains(SEPARATOR)
+    }
+
     /// Whether the router of this name may go on: it is no member's, or of one that may vouch and is a member still.
     pub(crate) fn check_router(&self, name: &str) -> Result<(), Status> {
         name.split_once(SEPARATOR)

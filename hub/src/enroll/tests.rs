@@ -406,10 +406,18 @@ async fn a_member_vouches_for_routers_only_if_the_hub_says_so_and_while_it_is_on
     let renew = async |name: &str| {
         let router = Identity::Router(name.to_owned());
         let mut client = EnrollmentClient::new(hub.channel(Some(&router)));
-        client.renew(v1::RenewRequest { csr: key_and_csr().1 }).await.map(drop)
+        let renewed = client.renew(v1::RenewRequest { csr: key_and_csr().1 }).await?;
+        let renewed = issued(renewed.into_inner().outcome.unwrap());
+        Ok::<_, Status>(subject(&renewed).hosts)
     };
-    renew("gateway").await.unwrap();
-    renew("east.router-0").await.unwrap();
+    let before = renew("gateway").await.unwrap();
+    assert_ne!(before, ["router.test"], "it keeps its own names");
+    let hosts = renew("east.router-0").await.unwrap();
+    assert_eq!(
+        hosts,
+        ["router.test"],
+        "as the hub says by now, whatever it was at first"
+    );
     assert!(renew("north.router-0").await.is_err());
     hub.member("east", false);
     let status = renew("east.router-0").await.unwrap_err();
