@@ -175,7 +175,7 @@ impl Joiner {
             Answer::Pending { reason, wait } => Ok(Applied::Pending { reason, wait }),
             Answer::Issued(certificate) => {
                 let identity = AgentIdentity::new(certificate, &bootstrap.ca_pem, bootstrap.origin())?;
-                self.secret.store(&identity).await?;
+                self.secret.store_joined(&identity).await?;
                 tracing::info!(cluster = identity.cluster, hub = identity.origin.hub, "joined");
                 Ok(self.take(identity))
             }

@@ -137,7 +137,7 @@ impl Stream {
         let identity = self.identity.borrow_and_update().clone();
         let identity = identity.expect("a stream begins after the first join");
         self.metrics.identity_until(identity.certificate.not_after());
-        self.terms.load().await;
+        self.terms.load(&identity.origin.bootstrap).await;
         let link = identity.link()?;
         let channel = link.channel();
         let (outbox, queue) = mpsc::channel(OUTBOX);

@@ -139,18 +139,18 @@ impl IdentitySecret {
     }
 
     pub(crate) async fn store_key(&self, key: &Secret) -> Result<(), CallError> {
-        self.write(BTreeMap::from([(KEY, key.expose().clone())])).await
+        self.write(&BTreeMap::from([(KEY, key.expose().clone())]), KeptTerm::Stays)
+            .await
     }
 
+    /// Keeps an identity of the hub that is known: renewed, or with other CAs.
     pub(crate) async fn store(&self, identity: &AgentIdentity) -> Result<(), CallError> {
-        self.write(BTreeMap::from([
-            (CERTIFICATE, identity.certificate.cert_pem().to_owned()),
-            (KEY, identity.certificate.key_pem().expose().clone()),
-            (CA, identity.ca_pem.clone()),
-            (HUB, identity.origin.hub.clone()),
-            (BOOTSTRAP, identity.origin.bootstrap.clone()),
-        ]))
-        .await
+        self.write(&entries(identity), KeptTerm::Stays).await
+    }
+
+    /// Keeps an identity that a bootstrap token was given for: that may be another hub's, with terms of its own.
+    pub(crate) async fn store_joined(&self, identity: &AgentIdentity) -> Result<(), CallError> {
+        self.write(&entries(identity), KeptTerm::Goes).await
     }
 
     /// The highest term of a hub that was heard; 0: none was.
@@ -184,18 +184,27 @@ impl IdentitySecret {
         }
     }
 
-    /// Replaces what join has made: the agent's RBAC lets it create no Secret; where it runs with more, it does. One agent
-    /// writes it, so the last one wins and no precondition is needed. The term stays.
-    async fn write(&self, data: BTreeMap<&str, String>) -> Result<(), CallError> {
+    /// Replaces what join has made: the agent's RBAC lets it create no Secret; where it runs with more, it does. A term that is noted
+    /// meanwhile is not written over.
+    async fn write(&self, data: &BTreeMap<&str, String>, term: KeptTerm) -> Result<(), CallError> {
+        match self.write_once(data, term).await {
+            Err(error) if error.status() == Some(409) => self.write_once(data, term).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn write_once(&self, data: &BTreeMap<&str, String>, term: KeptTerm) -> Result<(), CallError> {
         let present = bounded(self.secrets.get_opt(SECRET_AGENT_IDENTITY)).await?;
-        let term = present.and_then(|secret| raw_text(&secret, TERM));
-        let data = data.into_iter().chain(term.map(|term| (TERM, term)));
+        let kept = present.as_ref().filter(|_| term == KeptTerm::Stays);
+        let kept = kept.and_then(|secret| raw_text(secret, TERM)).map(|term| (TERM, term));
+        let data = data.iter().map(|(key, value)| (*key, value.clone())).chain(kept);
         let data = data
             .map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes())))
             .collect();
         let secret = KubeSecret {
             metadata: ObjectMeta {
                 name: Some(SECRET_AGENT_IDENTITY.to_owned()),
+                resource_version: present.and_then(|secret| secret.metadata.resource_version),
                 ..ObjectMeta::default()
             },
             data: Some(data),
@@ -207,6 +216,23 @@ impl IdentitySecret {
             outcome => outcome.map(drop),
         }
     }
+}
+
+/// What becomes of the term that the Secret holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KeptTerm {
+    Stays,
+    Goes,
+}
+
+fn entries(identity: &AgentIdentity) -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        (CERTIFICATE, identity.certificate.cert_pem().to_owned()),
+        (KEY, identity.certificate.key_pem().expose().clone()),
+        (CA, identity.ca_pem.clone()),
+        (HUB, identity.origin.hub.clone()),
+        (BOOTSTRAP, identity.origin.bootstrap.clone()),
+    ])
 }
 
 /// A text in a Secret, without the newline that an editor leaves at its end.
@@ -222,13 +248,13 @@ fn raw_text(secret: &KubeSecret, key: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
     use portolan_runtime::pki::CertificateAuthority;
 
-    pub(in crate::join) fn identity(common_name: &str, group: &str) -> Result<AgentIdentity, IdentityError> {
+    pub(crate) fn identity(common_name: &str, group: &str) -> Result<AgentIdentity, IdentityError> {
         let ca = CertificateAuthority::generate("test").unwrap();
         let issued = ca
             .issue_client(common_name, Some(group), Duration::from_hours(1))
