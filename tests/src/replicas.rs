@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use portolan_testbed::eventually;
+use serde_json::Value;
 
 use crate::balancer::Balancer;
 use crate::daemon::{Daemon, Launch, with_value};
@@ -88,8 +89,7 @@ impl Replicas {
         let within = portolan_testbed::patience();
         while since.elapsed() < within {
             for (number, hub) in self.hubs.iter().enumerate().filter(|(number, _)| *number != before) {
-                let answers = metric(hub, "portolan_hub_transactions_total{answer=\"Ack\"}").await;
-                if answers.is_some_and(|answers| answers >= routers) {
+                if acknowledged_by(hub).await.is_some_and(|answered| answered >= routers) {
                     return Ok((number, since.elapsed()));
                 }
             }
@@ -120,6 +120,14 @@ fn replica(launch: &Launch, number: usize, env: &[(&str, &str)]) -> Launch {
         env: launch.env.iter().cloned().chain(more).collect(),
         ..launch.clone()
     }
+}
+
+/// How many routers have acknowledged what it told.
+async fn acknowledged_by(hub: &Daemon) -> Option<u64> {
+    let page: Value = serde_json::from_str(&admin_get(hub.admin(), "/configz").await.ok()?).ok()?;
+    let routers = page["routers"].as_object()?.values();
+    let answered = routers.filter(|router| router["ackedRun"].as_u64().is_some_and(|run| run > 0));
+    u64::try_from(answered.count()).ok()
 }
 
 /// The value of a metric without labels, or with just these.
