@@ -371,7 +371,7 @@ impl HubState {
         self.unsecured.is_empty() && self.term.is_written()
     }
 
-    /// Writes the state file. A failure warns: serving does not depend on it.
+    /// Writes the state file, and the hub's term. A failure warns: serving does not depend on it.
     pub(super) async fn save_if_changed(&mut self) {
         if !self.term.is_written() {
             self.term.write().await;
@@ -380,6 +380,12 @@ impl HubState {
             // All that was changed is in the file by now.
             Ok(()) => self.unsecured.clear(),
             Err(error) => warn_unsaved(&error),
+        }
+        if !self.term.is_written() {
+            // As a state file that could not be written: tried again, less and less often, and told of.
+            self.changed = true;
+            self.failures = self.failures.max(self.term.failures());
+            self.health.written(false);
         }
     }
 

@@ -14,6 +14,8 @@ pub(super) struct Term {
     highest: u64,
     /// What the file says.
     written: u64,
+    /// Writes in a row that failed.
+    failures: u32,
 }
 
 impl Term {
@@ -23,6 +25,7 @@ impl Term {
             path: folder.join(FILE_NAME),
             highest: 0,
             written: 0,
+            failures: 0,
         }
     }
 
@@ -59,12 +62,19 @@ impl Term {
         self.written == self.highest
     }
 
+    /// Writes in a row that failed.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// Writes what is not written. A failure warns.
     pub(super) async fn write(&mut self) {
+        // Until it succeeds, also when it is dropped.
+        self.failures += 1;
         let (path, term) = (self.path.clone(), self.highest);
         let write = tokio::task::spawn_blocking(move || files::write_private(path, format!("{term}\n")));
         match write.await {
-            Ok(Ok(())) => self.written = term,
+            Ok(Ok(())) => (self.written, self.failures) = (term, 0),
             Ok(Err(error)) => warn(&error),
             Err(error) => tracing::warn!(%error, "the thread that writes the hub's term ended"),
         }

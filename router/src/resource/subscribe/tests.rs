@@ -420,6 +420,23 @@ async fn a_state_that_could_not_be_written_is_written_later() {
 }
 
 #[tokio::test]
+async fn a_term_that_could_not_be_written_is_written_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let routing = RoutingStore::new(Duration::from_secs(1), portolan_runtime::Tasks::new());
+    let mut state = HubState::new(routing, folder.path());
+    // Its file cannot be replaced while a folder is in its place; the state file can.
+    std::fs::create_dir(folder.path().join("term")).unwrap();
+    state.hear_term(7).unwrap();
+    assert!(!state.secure().await);
+    std::fs::remove_dir(folder.path().join("term")).unwrap();
+    tokio::time::timeout(Duration::from_mins(1), state.save_due())
+        .await
+        .unwrap();
+    state.save_if_changed().await;
+    assert!(state.is_secure());
+}
+
+#[tokio::test]
 async fn a_broken_stream_is_opened_again_and_serving_goes_on() {
     let (mut hub, client, _folder) = connected().await;
     let mut session = hub.session().await;
