@@ -49,6 +49,13 @@ pub(crate) struct Checked {
     hub_ca: String,
 }
 
+impl Checked {
+    /// The hub's CA, PEM.
+    pub(crate) fn hub_ca(&self) -> &str {
+        &self.hub_ca
+    }
+}
+
 pub(crate) async fn run(args: &JoinArgs) -> anyhow::Result<()> {
     let grants = Grants::parse(&args.grants)?;
     let label_kinds = LabelKinds::parse(&args.label_kinds)?;

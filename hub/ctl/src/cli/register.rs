@@ -77,6 +77,9 @@ pub(crate) struct RegisterArgs {
     /// Kind that the agent may label beside the usual ones, as kubectl writes it; repeatable
     #[arg(long = "label-kind", value_name = "RESOURCE.GROUP")]
     pub(crate) label_kinds: Vec<String>,
+    /// Prefix of the shard labels, as the hub has it [default: the one that the member's policies have, else the usual one]
+    #[arg(long, env = "PORTOLAN_LABEL_PREFIX", value_name = "PREFIX/")]
+    pub(crate) label_prefix: Option<String>,
     /// Gateway that Pods of this member are pointed at by label ctrlmesh.kusionstack.io/enable-proxy [default: the one that the
     /// member names]
     #[arg(long, value_name = "HOST[:PORT]")]
