@@ -51,8 +51,8 @@ async fn one(args: &RegisterArgs, hub: &Cluster, name: &str, context: Option<&st
     let present = present.context("cannot read MemberClusters of the hub; has `portolanctl install` been run?")?;
     reached::check(args, &mut member, present.as_ref())?;
     let registration = Registration {
-        grants: Grants::parse(&args.grants)?,
-        label_kinds: LabelKinds::parse(&args.label_kinds)?,
+        grants: Grants::parse(&args.membership.grants)?,
+        label_kinds: LabelKinds::parse(&args.membership.label_kinds)?,
         hub_address: match &args.hub_address {
             Some(address) => address.clone(),
             None => hub::address(&hub.client).await?,
@@ -102,12 +102,12 @@ impl Registration<'_> {
             hub_address: &self.hub_address,
             endpoint: self.args.endpoint.as_deref(),
             accept: true,
-            labels: &self.args.labels,
+            labels: &self.args.membership.labels,
             token_ttl: TOKEN_TTL,
             grants: &self.grants,
             label_kinds: &self.label_kinds,
-            label_prefix: self.args.label_prefix.as_deref(),
-            gateway: self.args.gateway.as_ref(),
+            label_prefix: self.args.membership.label_prefix.as_deref(),
+            gateway: self.args.membership.gateway.as_ref(),
         }
     }
 
@@ -139,7 +139,7 @@ impl Registration<'_> {
     }
 
     async fn missing_in_member(&self, objects: &[DynamicObject]) -> anyhow::Result<Vec<String>> {
-        let has_gateway = self.args.gateway.is_some();
+        let has_gateway = self.args.membership.gateway.is_some();
         rights::missing_in_member(self.name, &self.member.client, objects, &self.grants, has_gateway).await
     }
 
