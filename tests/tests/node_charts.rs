@@ -274,7 +274,7 @@ impl Install {
         let told = self.ctl(&[&["unregister", MEMBER][..], &clusters].concat()).await;
         for word in [
             "taken its labels back",
-            "the hub is in it",
+            "a hub is in it",
             "routers run by it",
             "a member no more",
         ] {

@@ -240,6 +240,9 @@ async fn a_member_comes_stays_as_it_is_and_goes_once_nothing_is_its() {
         "clusters": [{"name": "east", "namespaces": ["shop"]}],
     });
     put_shard(&hub, "a", spec.clone()).await.unwrap();
+    let kubeconfig = argument(ground.cluster("east").kubeconfig_path());
+    let mistyped = ground.run_with("unregister", "esat", &kubeconfig, &[]).await;
+    says(&mistyped, false, &["nothing was done", "of member cluster east"]);
     eventually("the shard has it", || async {
         let ended = ground.run("unregister", "east", &[]).await;
         let named = ended.stderr.contains("shop") && ended.stderr.contains("--release");

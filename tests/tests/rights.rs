@@ -35,7 +35,7 @@ rules:
 ";
 
 /// Rights that a short run does not use, and when they are: program, verb, resource (`*`: of any), why.
-const SELDOM: [(&str, &str, &str, &str); 25] = [
+const SELDOM: [(&str, &str, &str, &str); 26] = [
     (
         "agent",
         "patch",
@@ -85,6 +85,12 @@ const SELDOM: [(&str, &str, &str, &str); 25] = [
         "impersonate",
         "userextras/ctrlmesh.kusionstack.io/epoch",
         "asked within the request that impersonates, which no audit log tells: agent/fence and merged use it",
+    ),
+    (
+        "hub",
+        "patch",
+        "validatingwebhookconfigurations",
+        "the API server was not told its CA yet: here the install has told it",
     ),
     ("hub", "delete", "configmaps", "a member's part of the ledger shrinks"),
     (

@@ -8,8 +8,8 @@ use super::slot::Slot;
 use crate::names::ShardName;
 use crate::operator::OperatorName;
 
-/// A chunk that would be longer than this many bytes is halved.
-pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
+/// A chunk that would be longer than this many bytes is halved: a namespace that comes is written three times with all of its chunk.
+pub const CHUNK_BYTES_MAX: usize = 32 * 1024;
 
 /// Pairs and departures of the namespaces of one slot of one member cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

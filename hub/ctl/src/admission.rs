@@ -50,15 +50,7 @@ impl Policies<'_> {
         if let Some(prefix) = self.prefix {
             return LabelKeys::new(prefix).context("--label-prefix");
         }
-        let [reserved, _] = Policy::Reserved.manifests(&PolicyInput {
-            keys: LabelKeys::default(),
-            kinds: BTreeSet::new(),
-        });
-        let present = apply::get(member, &object(reserved)?).await?;
-        let in_force = present
-            .and_then(|present| input_of(&present.data))
-            .map(|input| input.keys);
-        Ok(in_force.unwrap_or_default())
+        keys_in_force(member).await
     }
 
     async fn kinds(&self, member: &Client) -> anyhow::Result<BTreeSet<GroupResource>> {
@@ -97,6 +89,19 @@ pub(crate) fn in_version(object: &DynamicObject, version: &str) -> DynamicObject
         types.api_version = format!("{GROUP}/{version}");
     }
     object
+}
+
+/// Keys of the labels that the member's policies speak of; the usual ones where it has none.
+pub(crate) async fn keys_in_force(member: &Client) -> anyhow::Result<LabelKeys> {
+    let [reserved, _] = Policy::Reserved.manifests(&PolicyInput {
+        keys: LabelKeys::default(),
+        kinds: BTreeSet::new(),
+    });
+    let present = apply::get(member, &object(reserved)?).await?;
+    let in_force = present
+        .and_then(|present| input_of(&present.data))
+        .map(|input| input.keys);
+    Ok(in_force.unwrap_or_default())
 }
 
 /// The kinds that rules let be patched.

@@ -1,6 +1,8 @@
 //! What points Pods of a member at a gateway: the policies of `deploy/member/injection.yaml`, and the ConfigMap that says where the
 //! gateway is and by which CA it is known. Written by join with the rights of who runs it; `ca rotate` changes the CA.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
@@ -69,11 +71,12 @@ pub(crate) async fn install(member: &Client, address: Option<&GatewayAddress>, c
                 address: address.clone(),
                 ca: ca.to_owned(),
             };
+            let before = known(member).await?;
             let patch = Patch::Apply(gateway.config_map());
             let (maps, params) = (maps(member), PatchParams::apply(MANAGER).force());
             let written = maps.patch(CONFIG_MAP_INJECTION, &params, &patch).await;
             written.with_context(|| format!("cannot write {}", name()))?;
-            trust_in_pods(member, ca).await.map(drop)
+            trust_in_pods(member, &before, ca).await.map(drop)
         }
         None => trust(member, ca).await.map(drop),
     }
@@ -95,6 +98,7 @@ pub(crate) async fn gateway(member: &Client) -> anyhow::Result<Gateway> {
 /// Has Pods of a member know the gateway by these CA certificates: those to come, and those that run. Returns how many run; `None` if
 /// the member names no gateway.
 pub(crate) async fn trust(member: &Client, ca: &str) -> anyhow::Result<Option<usize>> {
+    let before = known(member).await?;
     let patch = Patch::Merge(json!({"data": {"ca.crt": ca}}));
     match maps(member)
         .patch(CONFIG_MAP_INJECTION, &PatchParams::default(), &patch)
@@ -103,11 +107,30 @@ pub(crate) async fn trust(member: &Client, ca: &str) -> anyhow::Result<Option<us
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
         patched => patched.with_context(|| format!("cannot write {}", name()))?,
     };
-    trust_in_pods(member, ca).await.map(Some)
+    trust_in_pods(member, &before, ca).await.map(Some)
 }
 
-/// The kubelet writes what it finds in the annotation into the volume of a Pod that runs.
-async fn trust_in_pods(member: &Client, ca: &str) -> anyhow::Result<usize> {
+/// The CA certificates that the member names; empty if it names no gateway.
+async fn known(member: &Client) -> anyhow::Result<String> {
+    let map = maps(member).get_opt(CONFIG_MAP_INJECTION).await;
+    let data = map
+        .with_context(|| format!("cannot read {}", name()))?
+        .and_then(|map| map.data);
+    Ok(data.and_then(|mut data| data.remove("ca.crt")).unwrap_or_default())
+}
+
+/// Whether two PEM bundles have a certificate in common.
+fn share(one: &str, other: &str) -> bool {
+    let certificates = |pem: &str| -> BTreeSet<String> {
+        let blocks = pem.split("-----BEGIN CERTIFICATE-----").skip(1);
+        blocks.map(|block| block.split_whitespace().collect()).collect()
+    };
+    !certificates(one).is_disjoint(&certificates(other))
+}
+
+/// The kubelet writes what it finds in the annotation into the volume of a Pod that runs. A Pod that knows none of the certificates of
+/// `before` and `ca` is another gateway's, and stays as it is.
+async fn trust_in_pods(member: &Client, before: &str, ca: &str) -> anyhow::Result<usize> {
     let pods = Api::<Pod>::all(member.clone());
     let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION_GATEWAY_CA: ca}}}));
     let (mut params, mut count) = (ListParams::default().limit(PAGE), 0);
@@ -117,6 +140,9 @@ async fn trust_in_pods(member: &Client, ca: &str) -> anyhow::Result<usize> {
             let Some(known) = pod.annotations().get(ANNOTATION_GATEWAY_CA) else {
                 continue;
             };
+            if !share(known, ca) && !share(known, before) {
+                continue;
+            }
             count += 1;
             if known == ca {
                 continue;
@@ -160,12 +186,19 @@ fn name() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use portolan_crds::labels::{ANNOTATION_KEEP_TOKEN, DEFAULT_AUDIENCE, LABEL_ENABLE_PROXY, VOLUME_ACCOUNT};
     use portolan_crds::policy::INJECTION;
 
     use super::*;
+
+    #[test]
+    fn bundles_share_a_certificate_or_are_of_other_gateways() {
+        let pem = |body: &str| format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n");
+        let (one, other) = (pem("MIIA"), pem("MIIB"));
+        assert!(share(&one, &format!("{other}{one}")));
+        assert!(!share(&one, &other));
+        assert!(!share("", ""), "of nothing nothing is known");
+    }
 
     #[test]
     fn the_manifest_speaks_of_what_the_programs_speak_of() {

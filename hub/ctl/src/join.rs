@@ -49,9 +49,16 @@ pub(crate) struct Checked {
     hub_ca: String,
 }
 
+impl Checked {
+    /// The hub's CA, PEM.
+    pub(crate) fn hub_ca(&self) -> &str {
+        &self.hub_ca
+    }
+}
+
 pub(crate) async fn run(args: &JoinArgs) -> anyhow::Result<()> {
-    let grants = Grants::parse(&args.grants)?;
-    let label_kinds = LabelKinds::parse(&args.label_kinds)?;
+    let grants = Grants::parse(&args.membership.grants)?;
+    let label_kinds = LabelKinds::parse(&args.membership.label_kinds)?;
     let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
     let member = connect(&format!("member cluster {}", args.name), Some(&args.member_kubeconfig)).await?;
     let join = Join {
@@ -59,12 +66,12 @@ pub(crate) async fn run(args: &JoinArgs) -> anyhow::Result<()> {
         hub_address: &args.hub_address,
         endpoint: args.endpoint.as_deref(),
         accept: args.accept,
-        labels: &args.labels,
+        labels: &args.membership.labels,
         token_ttl: args.token_ttl,
         grants: &grants,
         label_kinds: &label_kinds,
-        label_prefix: args.label_prefix.as_deref(),
-        gateway: args.gateway.as_ref(),
+        label_prefix: args.membership.label_prefix.as_deref(),
+        gateway: args.membership.gateway.as_ref(),
     };
     join.run(&hub, &member).await?;
     println!(

@@ -17,14 +17,15 @@ use crate::connect::{Cluster, connect, connect_to};
 use crate::grant::Grants;
 use crate::join::{Checked, Join, member_rbac};
 use crate::label_kinds::LabelKinds;
+use crate::rights;
 use crate::steps::Steps;
 use crate::unregister;
 
 mod agent;
 mod contexts;
 mod hub;
+mod others;
 mod reached;
-mod rights;
 mod serving;
 
 use serving::Failure;
@@ -50,8 +51,8 @@ async fn one(args: &RegisterArgs, hub: &Cluster, name: &str, context: Option<&st
     let present = present.context("cannot read MemberClusters of the hub; has `portolanctl install` been run?")?;
     reached::check(args, &mut member, present.as_ref())?;
     let registration = Registration {
-        grants: Grants::parse(&args.grants)?,
-        label_kinds: LabelKinds::parse(&args.label_kinds)?,
+        grants: Grants::parse(&args.membership.grants)?,
+        label_kinds: LabelKinds::parse(&args.membership.label_kinds)?,
         hub_address: match &args.hub_address {
             Some(address) => address.clone(),
             None => hub::address(&hub.client).await?,
@@ -62,7 +63,9 @@ async fn one(args: &RegisterArgs, hub: &Cluster, name: &str, context: Option<&st
             None => Some(agent::deployment(&hub::agent_image(&hub.client).await?)?),
         },
         is_new: present.is_none(),
-        has_joined: present.as_ref().is_some_and(|member| serving::has(member, "Joined")),
+        is_heard: present
+            .as_ref()
+            .is_some_and(|member| ["Joined", "Available"].iter().all(|type_| serving::has(member, type_))),
         args,
         name,
         hub,
@@ -88,8 +91,8 @@ struct Registration<'a> {
     agent: Option<DynamicObject>,
     /// There was no MemberCluster of that name.
     is_new: bool,
-    /// Its agent has a certificate: it needs no other token.
-    has_joined: bool,
+    /// Its agent has a certificate, and is heard: it needs no other token.
+    is_heard: bool,
 }
 
 impl Registration<'_> {
@@ -99,17 +102,18 @@ impl Registration<'_> {
             hub_address: &self.hub_address,
             endpoint: self.args.endpoint.as_deref(),
             accept: true,
-            labels: &self.args.labels,
+            labels: &self.args.membership.labels,
             token_ttl: TOKEN_TTL,
             grants: &self.grants,
             label_kinds: &self.label_kinds,
-            label_prefix: None,
-            gateway: self.args.gateway.as_ref(),
+            label_prefix: self.args.membership.label_prefix.as_deref(),
+            gateway: self.args.membership.gateway.as_ref(),
         }
     }
 
     async fn check(&self, steps: &mut Steps) -> anyhow::Result<Checked> {
         let checked = self.join().check(self.hub, &self.member).await?;
+        others::check(&self.member.client, &self.hub_address, checked.hub_ca()).await?;
         let namespaces: Api<Namespace> = Api::all(self.member.client.clone());
         for name in self.grants.namespaces() {
             let found = namespaces.get_opt(name).await;
@@ -123,7 +127,7 @@ impl Registration<'_> {
         steps.done(&format!("{} answers, and is no other member", self.member.url));
         let mut missing = rights::missing_in_hub(&self.hub.client).await?;
         let objects: Vec<_> = member_rbac()?.into_iter().chain(self.agent.clone()).collect();
-        missing.extend(rights::missing_in_member(self.name, &self.member.client, &objects).await?);
+        missing.extend(self.missing_in_member(&objects).await?);
         if !missing.is_empty() {
             bail!(
                 "nothing was written, as rights are missing:\n  {}",
@@ -134,6 +138,11 @@ impl Registration<'_> {
         Ok(checked)
     }
 
+    async fn missing_in_member(&self, objects: &[DynamicObject]) -> anyhow::Result<Vec<String>> {
+        let has_gateway = self.args.membership.gateway.is_some();
+        rights::missing_in_member(self.name, &self.member.client, objects, &self.grants, has_gateway).await
+    }
+
     /// What would be written.
     fn tell(&self) -> anyhow::Result<()> {
         println!("would apply in {}:", self.member.url);
@@ -142,7 +151,7 @@ impl Registration<'_> {
         }
         println!("  the admission policies portolan-…, and what --allow and --label-kind add");
         println!("would apply on the hub:\n  MemberCluster {}, accepted", self.name);
-        if !self.has_joined {
+        if !self.is_heard {
             println!("  a bootstrap token for its agent");
         }
         Ok(())
@@ -157,7 +166,7 @@ impl Registration<'_> {
         let registered = join.register(&self.hub.client, checked).await;
         registered.with_context(|| goes_on("the member's half is written, without the agent"))?;
         steps.done(&format!("MemberCluster {} is registered and accepted", self.name));
-        if !self.has_joined {
+        if !self.is_heard {
             let invited = join.invite(self.hub, &self.member, checked).await;
             invited.with_context(|| goes_on("the cluster is registered, and its agent has no bootstrap token"))?;
             steps.done("the agent has a bootstrap token");
@@ -183,9 +192,11 @@ impl Registration<'_> {
                 }
                 Ok(())
             }
-            Err(Failure::Unreachable(reason)) if self.is_new => {
+            Err(Failure::Unreachable(reason))
+                if self.is_new && !unregister::is_held(&self.hub.client, self.name).await? =>
+            {
                 println!("routers do not reach the API server: taking back what was written");
-                unregister::take_back(self.hub, self.name, Some(&self.member), self.args.timeout).await?;
+                unregister::take_back(self.hub, self.name, &self.member, self.args.timeout).await?;
                 bail!("{}; nothing is left behind", self.unreachable(&reason))
             }
             Err(Failure::Unreachable(reason)) => bail!("{}", self.unreachable(&reason)),

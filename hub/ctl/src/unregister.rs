@@ -6,11 +6,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use kube::api::{Api, DeleteParams};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, ListParams};
 use portolan_crds::MemberCluster;
 
+use crate::admission;
 use crate::cli::UnregisterArgs;
 use crate::connect::{Cluster, connect, connect_to};
+use crate::rights;
 use crate::steps::Steps;
 
 mod member;
@@ -30,6 +33,10 @@ pub(crate) async fn run(args: &UnregisterArgs) -> anyhow::Result<()> {
     let what = format!("member cluster {name}");
     let member = connect_to(&what, args.kubeconfig.as_deref(), args.context.as_deref()).await?;
     is_the_member(&hub, name, &member).await?;
+    let missing = rights::missing_to_take_out(name, &member.client, &member::uninstall_rbac()?).await?;
+    if !missing.is_empty() {
+        bail!("nothing was done, as rights are missing:\n  {}", missing.join("\n  "));
+    }
     if args.release {
         pairs::take_out(&hub.client, name).await?;
         pairs::released(&hub.client, name, args.timeout).await?;
@@ -43,32 +50,26 @@ pub(crate) async fn run(args: &UnregisterArgs) -> anyhow::Result<()> {
             );
         }
     }
-    take_back(&hub, name, Some(&member), args.timeout).await?;
+    take_back(&hub, name, &member, args.timeout).await?;
     steps.done(&format!("member cluster {name} is a member no more"));
     Ok(())
 }
 
 /// Forgets the member on the hub, and takes back what was written in it.
-pub(crate) async fn take_back(
-    hub: &Cluster,
-    name: &str,
-    cluster: Option<&Cluster>,
-    patience: Duration,
-) -> anyhow::Result<()> {
+pub(crate) async fn take_back(hub: &Cluster, name: &str, cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
     let mut steps = Steps::begin();
+    let keys = admission::keys_in_force(&cluster.client).await?;
     forget(hub, name).await?;
     steps.done(&format!("the hub has forgotten MemberCluster {name}"));
-    let Some(cluster) = cluster else { return Ok(()) };
-    let is_hub = cluster.uid().await? == hub.uid().await?;
     let by = Instant::now() + patience;
-    if member::uninstall(&cluster.client, by).await? {
+    if member::uninstall(&cluster.client, keys.prefix(), by).await? {
         steps.done("the agent has taken its labels back, and is gone");
     } else {
         println!(
             "no Deployment of the agent is there: labels and annotations stay until `portolan-agent uninstall` is run where the agent ran"
         );
     }
-    let kept = member::delete(&cluster.client, is_hub).await?;
+    let kept = member::delete(&cluster.client).await?;
     steps.done("RBAC and admission policies are gone");
     for line in kept {
         println!("kept: {line}");
@@ -105,18 +106,30 @@ async fn forget_alone(hub: &Cluster, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A kubeconfig of another cluster must not lose what that one has.
+/// Whether shards have a namespace of the member.
+pub(crate) async fn is_held(hub: &kube::Client, name: &str) -> anyhow::Result<bool> {
+    Ok(!pairs::held(hub, name).await?.is_empty())
+}
+
+/// A kubeconfig of another cluster, or another name of this one, must not lose what a member has.
 async fn is_the_member(hub: &Cluster, name: &str, member: &Cluster) -> anyhow::Result<()> {
-    let known = Api::<MemberCluster>::all(hub.client.clone()).get_opt(name).await;
-    let known = known.with_context(|| format!("cannot read MemberCluster {name}"))?;
-    let pinned = known.and_then(|known| known.status?.cluster_uid);
     let uid = member.uid().await?;
-    match pinned {
-        Some(pinned) if pinned != uid => bail!(
-            "nothing was done: member cluster {name} has clusterUID {pinned}, and the kubeconfig is of a cluster with {uid}"
-        ),
-        _ => Ok(()),
+    let known = Api::<MemberCluster>::all(hub.client.clone())
+        .list(&ListParams::default())
+        .await;
+    for known in known.context("cannot list MemberClusters")? {
+        let (other, pinned) = (known.name_any(), known.status.and_then(|status| status.cluster_uid));
+        match pinned {
+            Some(pinned) if other == name && pinned != uid => bail!(
+                "nothing was done: member cluster {name} has clusterUID {pinned}, and the kubeconfig is of a cluster with {uid}"
+            ),
+            Some(pinned) if other != name && pinned == uid => {
+                bail!("nothing was done: the kubeconfig is of member cluster {other}, not of {name}")
+            }
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 /// Shards with what they have, for people.

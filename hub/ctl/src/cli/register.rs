@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use portolan_crds::duration::parse_duration;
 
-use super::{GatewayAddress, GrantArgs, HubArgs, parse_label};
+use super::{HubArgs, MembershipArgs};
 
 pub(super) const REGISTER_HELP: &str = "\
 In the member: namespaces, ServiceAccounts, RBAC, admission policies and the agent's Deployment.
@@ -71,18 +71,8 @@ pub(crate) struct RegisterArgs {
     /// Leave the agent to somebody else, as `helm install portolan-agent`; it is waited for all the same
     #[arg(long)]
     pub(crate) without_agent: bool,
-    /// Label of the MemberCluster, matched by clusters[].selector; repeatable
-    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
-    pub(crate) labels: Vec<(String, String)>,
-    /// Kind that the agent may label beside the usual ones, as kubectl writes it; repeatable
-    #[arg(long = "label-kind", value_name = "RESOURCE.GROUP")]
-    pub(crate) label_kinds: Vec<String>,
-    /// Gateway that Pods of this member are pointed at by label ctrlmesh.kusionstack.io/enable-proxy [default: the one that the
-    /// member names]
-    #[arg(long, value_name = "HOST[:PORT]")]
-    pub(crate) gateway: Option<GatewayAddress>,
     #[command(flatten)]
-    pub(crate) grants: GrantArgs,
+    pub(crate) membership: MembershipArgs,
     /// Check everything that can be checked without writing, and say what would be written
     #[arg(long, value_name = "server", value_parser = ["server"])]
     pub(crate) dry_run: Option<String>,

@@ -6,7 +6,8 @@ use kube::ResourceExt as _;
 use kube::api::Api;
 use portolan_crds::{ConditionReason, MemberCluster};
 
-use super::{Registration, agent};
+use super::Registration;
+use crate::pods;
 use crate::steps::Steps;
 
 const POLL: Duration = Duration::from_millis(300);
@@ -14,6 +15,8 @@ const POLL: Duration = Duration::from_millis(300);
 const SETTLED: Duration = Duration::from_secs(8);
 /// A router that has just heard of a member, or whose network has just been set up, may fail for a moment.
 const UNREACHED_FOR: Duration = Duration::from_secs(15);
+/// What the hub said of an earlier try stands until it hears the agent again.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
 /// What is waited for, in this order, and how it is told.
 const STAGES: [(&str, &str); 4] = [
     ("Joined", "the agent has joined, with a certificate of the hub's"),
@@ -53,7 +56,8 @@ fn unmet(member: &MemberCluster, type_: &str) -> Option<(String, String)> {
 pub(super) async fn wait(registration: &Registration<'_>, has_agent: bool, steps: &mut Steps) -> Result<(), Failure> {
     let clusters: Api<MemberCluster> = Api::all(registration.hub.client.clone());
     let deadline = Instant::now() + registration.args.timeout;
-    let (mut told, mut serves_since, mut unreached_since) = (0, None, None::<Instant>);
+    let (mut told, mut serves_since) = (0, None);
+    let (mut unreached_since, mut refused_since) = (None::<Instant>, None::<Instant>);
     loop {
         let member = clusters
             .get(registration.name)
@@ -83,11 +87,15 @@ pub(super) async fn wait(registration: &Registration<'_>, has_agent: bool, steps
         }
         let waits = ["", &ConditionReason::WaitingForAgent.to_string()].contains(&reason.as_str());
         if STAGES[stage].0 == "Joined" && !waits {
-            return Err(Failure::Refused(message));
+            if now.duration_since(*refused_since.get_or_insert(now)) >= REFUSED_FOR {
+                return Err(Failure::Refused(message));
+            }
+        } else {
+            refused_since = None;
         }
         if now >= deadline {
             let trouble = if has_agent && stage == 0 {
-                agent::trouble(&registration.member.client).await
+                pods::trouble(&registration.member.client, pods::OF_AGENT).await
             } else {
                 None
             };

@@ -5,11 +5,13 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams, PropagationPolicy};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::labels::{ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS, ROUTERS_NAMESPACE, SYSTEM_NAMESPACE};
+use portolan_crds::labels::{
+    CONFIG_MAP_CA, ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS, ROUTERS_NAMESPACE, SYSTEM_NAMESPACE,
+};
 use serde_json::json;
 
 use super::POLL;
@@ -18,6 +20,7 @@ use crate::apply;
 use crate::injection;
 use crate::join::member_rbac;
 use crate::label_kinds;
+use crate::pods;
 
 /// As whom the agent takes back what it wrote.
 const UNINSTALL: &str = include_str!("../../../../deploy/member/uninstall.yaml");
@@ -27,8 +30,8 @@ const AGENT: &str = "portolan-agent";
 const ROUTER: &str = "portolan-router";
 const JOB: &str = "portolan-agent-uninstall";
 
-/// Ends the agent and has it take back what it wrote. False: no Deployment of it is there.
-pub(super) async fn uninstall(member: &Client, by: Instant) -> anyhow::Result<bool> {
+/// Ends the agent and has it take back what it wrote, labels of this prefix among it. False: no Deployment of it is there.
+pub(super) async fn uninstall(member: &Client, prefix: &str, by: Instant) -> anyhow::Result<bool> {
     let deployments: Api<Deployment> = Api::namespaced(member.clone(), SYSTEM_NAMESPACE);
     let jobs: Api<Job> = Api::namespaced(member.clone(), SYSTEM_NAMESPACE);
     let deployment = deployments
@@ -42,7 +45,7 @@ pub(super) async fn uninstall(member: &Client, by: Instant) -> anyhow::Result<bo
         propagation_policy: Some(PropagationPolicy::Foreground),
         ..DeleteParams::default()
     };
-    let job = job(&deployment)?;
+    let job = job(&deployment, prefix)?;
     if jobs.get_opt(JOB).await?.is_some() {
         jobs.delete(JOB, &foreground)
             .await
@@ -56,11 +59,9 @@ pub(super) async fn uninstall(member: &Client, by: Instant) -> anyhow::Result<bo
         .patch(AGENT, &kube::api::PatchParams::default(), &patch)
         .await
         .context("cannot end the agent")?;
-    while deployments
-        .get(AGENT)
-        .await?
-        .status
-        .is_some_and(|status| status.replicas.unwrap_or_default() > 0)
+    while pods::are_there(member, SYSTEM_NAMESPACE, pods::OF_AGENT)
+        .await
+        .context("cannot list Pods")?
     {
         late(by, "the agent has not ended yet")?;
         tokio::time::sleep(POLL).await;
@@ -69,7 +70,7 @@ pub(super) async fn uninstall(member: &Client, by: Instant) -> anyhow::Result<bo
     jobs.create(&PostParams::default(), &job)
         .await
         .context("cannot run the agent's uninstall")?;
-    ended(&jobs, by).await?;
+    ended(member, &jobs, by).await?;
     jobs.delete(JOB, &foreground).await.context("cannot delete the Job")?;
     deployments
         .delete(AGENT, &foreground)
@@ -78,12 +79,12 @@ pub(super) async fn uninstall(member: &Client, by: Instant) -> anyhow::Result<bo
     Ok(true)
 }
 
-fn uninstall_rbac() -> anyhow::Result<Vec<DynamicObject>> {
+pub(super) fn uninstall_rbac() -> anyhow::Result<Vec<DynamicObject>> {
     apply::parse("deploy/member/uninstall.yaml", UNINSTALL)
 }
 
 /// `portolan-agent uninstall` with what the agent's Deployment says of its Pod.
-fn job(deployment: &Deployment) -> anyhow::Result<Job> {
+fn job(deployment: &Deployment, prefix: &str) -> anyhow::Result<Job> {
     let mut pod = deployment
         .spec
         .clone()
@@ -93,7 +94,7 @@ fn job(deployment: &Deployment) -> anyhow::Result<Job> {
     pod.service_account_name = Some(UNINSTALL_ACCOUNT.to_owned());
     pod.service_account = None;
     for container in &mut pod.containers {
-        container.args = Some(vec!["uninstall".to_owned()]);
+        container.args = Some(vec!["uninstall".to_owned(), format!("--label-prefix={prefix}")]);
         (
             container.liveness_probe,
             container.readiness_probe,
@@ -108,7 +109,7 @@ fn job(deployment: &Deployment) -> anyhow::Result<Job> {
     serde_json::from_value(job).context("a Job is one")
 }
 
-async fn ended(jobs: &Api<Job>, by: Instant) -> anyhow::Result<()> {
+async fn ended(member: &Client, jobs: &Api<Job>, by: Instant) -> anyhow::Result<()> {
     loop {
         let status = jobs.get(JOB).await?.status.unwrap_or_default();
         if status.succeeded.unwrap_or_default() > 0 {
@@ -122,7 +123,14 @@ async fn ended(jobs: &Api<Job>, by: Instant) -> anyhow::Result<()> {
         if failed {
             bail!("Job {SYSTEM_NAMESPACE}/{JOB} failed: see its Pod's log; the same command tries again");
         }
-        late(by, "Job portolan-agent-uninstall has not ended yet")?;
+        if Instant::now() >= by {
+            let why = pods::trouble(member, &format!("job-name={JOB}")).await;
+            bail!(
+                "Job {SYSTEM_NAMESPACE}/{JOB} has not ended yet{}; the same command goes on. Where the agent's image cannot be had, delete \
+                 Deployment {SYSTEM_NAMESPACE}/{AGENT} first: its labels then stay",
+                why.map_or_else(String::new, |why| format!(" ({why})"))
+            );
+        }
         tokio::time::sleep(POLL).await;
     }
 }
@@ -142,24 +150,23 @@ fn late(by: Instant, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Deletes policies, RBAC and namespaces. Returns what is kept, and why. `is_hub`: the hub is in the same cluster.
-pub(super) async fn delete(member: &Client, is_hub: bool) -> anyhow::Result<Vec<String>> {
+/// Deletes policies, RBAC and namespaces. Returns what is kept, and why.
+pub(super) async fn delete(member: &Client) -> anyhow::Result<Vec<String>> {
     let mut objects: Vec<DynamicObject> = Vec::new();
     for reference in admission::references().into_iter().chain(injection::references()?) {
         objects.push(serde_json::from_value(reference).context("a policy is an object")?);
     }
     let mut kept = Vec::new();
-    let routers = Api::<Pod>::namespaced(member.clone(), ROUTERS_NAMESPACE);
-    let routers_run = !routers
-        .list_metadata(&ListParams::default().limit(1))
+    let routers_run = pods::are_there(member, ROUTERS_NAMESPACE, "")
         .await
-        .context("cannot list Pods")?
-        .items
-        .is_empty();
+        .context("cannot list Pods")?;
+    let has_hub = has_hub(member)
+        .await
+        .with_context(|| format!("cannot look what is in namespace {SYSTEM_NAMESPACE}"))?;
     for object in member_rbac()?.into_iter().chain(uninstall_rbac()?) {
         match (kind(&object), object.name_any().as_str()) {
-            ("Namespace", SYSTEM_NAMESPACE) if is_hub => {
-                kept.push(format!("Namespace {SYSTEM_NAMESPACE}: the hub is in it"));
+            ("Namespace", SYSTEM_NAMESPACE) if has_hub => {
+                kept.push(format!("Namespace {SYSTEM_NAMESPACE}: a hub is in it"));
             }
             ("Namespace", ROUTERS_NAMESPACE) | ("ServiceAccount", ROUTER) if routers_run => {
                 kept.push(format!("{}: routers run by it", apply::describe(&object)));
@@ -193,6 +200,12 @@ pub(super) async fn delete(member: &Client, is_hub: bool) -> anyhow::Result<Vec<
     }
     apply::delete(member, &objects).await?;
     Ok(kept)
+}
+
+/// Whether a hub has its CA there: this one's, or that of another fleet.
+async fn has_hub(member: &Client) -> Result<bool, kube::Error> {
+    let maps = Api::<ConfigMap>::namespaced(member.clone(), SYSTEM_NAMESPACE);
+    Ok(maps.get_metadata_opt(CONFIG_MAP_CA).await?.is_some())
 }
 
 fn kind(object: &DynamicObject) -> &str {

@@ -66,7 +66,7 @@ async fn edits(hub: &Client, cluster: &str) -> anyhow::Result<Vec<Edit>> {
         {
             continue;
         }
-        let name = ShardName::new(&config.namespace().unwrap_or_default(), &config.name_any())?;
+        let name = ShardName::new(config.namespace().unwrap_or_default(), config.name_any())?;
         let object = find(hub, &name).await?;
         let mut spec = object.data["spec"].clone();
         if let Some(clusters) = spec["clusters"].as_array_mut() {

@@ -1,4 +1,4 @@
-//! Which rights a registration needs and whoever runs it does not have, asked of the clusters before anything is written.
+//! Which rights register and unregister need and whoever runs them does not have, asked of the clusters before anything is written.
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
@@ -9,12 +9,19 @@ use portolan_crds::labels::{GROUP, SYSTEM_NAMESPACE};
 use portolan_crds::policy;
 
 use crate::apply::{self, MANAGER};
+use crate::grant::Grants;
 
 /// What an apply needs.
 const APPLIES: [&str; 2] = ["create", "patch"];
 /// What policies are written by.
 const WRITES: [&str; 3] = ["get", "create", "update"];
-const POLICIES: [&str; 2] = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"];
+const POLICIES: [&str; 4] = [
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+];
+const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// A kind that something is to be done with.
 struct Right<'a> {
@@ -25,35 +32,29 @@ struct Right<'a> {
 }
 
 /// What is missing on the hub, as lines.
-pub(super) async fn missing_in_hub(hub: &Client) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn missing_in_hub(hub: &Client) -> anyhow::Result<Vec<String>> {
+    let system = Some(SYSTEM_NAMESPACE);
     let rights = [
-        Right {
-            verbs: &["get", "list", "create", "patch"],
-            group: GROUP,
-            resource: "memberclusters",
-            namespace: None,
-        },
-        Right {
-            verbs: &["create"],
-            group: "",
-            resource: "secrets",
-            namespace: Some(SYSTEM_NAMESPACE),
-        },
-        Right {
-            verbs: &["get"],
-            group: "",
-            resource: "configmaps",
-            namespace: Some(SYSTEM_NAMESPACE),
-        },
+        right(
+            &["get", "list", "create", "patch", "delete"],
+            GROUP,
+            "memberclusters",
+            None,
+        ),
+        right(&["list"], GROUP, "shardingconfigs", None),
+        right(&["create"], "", "secrets", system),
+        right(&["get", "list"], "", "configmaps", system),
     ];
     missing("the hub cluster", hub, &rights).await
 }
 
-/// What is missing in the member for these objects, the policies and the roles, as lines.
-pub(super) async fn missing_in_member(
+/// What is missing in the member for these objects, the policies, the callers and, if Pods are to be told of one, a gateway, as lines.
+pub(crate) async fn missing_in_member(
     name: &str,
     member: &Client,
     objects: &[DynamicObject],
+    grants: &Grants,
+    has_gateway: bool,
 ) -> anyhow::Result<Vec<String>> {
     let what = format!("member cluster {name}");
     let served = objects.iter().map(|object| async move {
@@ -63,23 +64,67 @@ pub(super) async fn missing_in_member(
     let mut served = try_join_all(served).await?;
     served.sort_by(|one, other| (&one.0.plural, &one.1).cmp(&(&other.0.plural, &other.1)));
     served.dedup_by(|one, other| (&one.0.plural, &one.1) == (&other.0.plural, &other.1));
-    let rights = served.iter().map(|(resource, namespace)| Right {
-        verbs: &APPLIES,
-        group: &resource.group,
-        resource: &resource.plural,
-        namespace: namespace.as_deref(),
+    let applied = served
+        .iter()
+        .map(|(resource, namespace)| right(&APPLIES, &resource.group, &resource.plural, namespace.as_deref()));
+    let policies = POLICIES
+        .iter()
+        .map(|resource| right(&WRITES, policy::GROUP, resource, None));
+    let system = Some(SYSTEM_NAMESPACE);
+    let invitation = [
+        right(&["get", "create", "patch"], "", "secrets", system),
+        right(&["create", "patch"], "", "configmaps", system),
+    ];
+    let callers = grants.namespaces().flat_map(|namespace| {
+        ["roles", "rolebindings"].map(|resource| right(&WRITES, RBAC, resource, Some(namespace)))
     });
-    let policies = POLICIES.iter().map(|resource| Right {
-        verbs: &WRITES,
-        group: policy::GROUP,
-        resource,
-        namespace: None,
-    });
-    let mut lines = missing(&what, member, &rights.chain(policies).collect::<Vec<_>>()).await?;
+    let pods = [right(&["list", "patch"], "", "pods", None)];
+    let pods = pods.into_iter().filter(|_| has_gateway);
+    let all = applied.chain(policies).chain(invitation).chain(callers).chain(pods);
+    let mut lines = missing(&what, member, &all.collect::<Vec<_>>()).await?;
     if lines.is_empty() {
         lines = unheld(&what, member, objects).await?;
     }
     Ok(lines)
+}
+
+/// What is missing in the member to take these objects out again, as lines; `made` are those that are made for that.
+pub(crate) async fn missing_to_take_out(
+    name: &str,
+    member: &Client,
+    made: &[DynamicObject],
+) -> anyhow::Result<Vec<String>> {
+    let what = format!("member cluster {name}");
+    let system = Some(SYSTEM_NAMESPACE);
+    let deletes = [
+        ("", "namespaces"),
+        (RBAC, "clusterroles"),
+        (RBAC, "clusterrolebindings"),
+        (RBAC, "roles"),
+        (RBAC, "rolebindings"),
+    ];
+    let deletes = deletes.map(|(group, resource)| right(&["create", "patch", "list", "delete"], group, resource, None));
+    let policies = POLICIES.map(|resource| right(&["delete"], policy::GROUP, resource, None));
+    let agent = [
+        right(&["get", "patch", "delete"], "apps", "deployments", system),
+        right(&["get", "create", "delete"], "batch", "jobs", system),
+        right(&["list"], "", "pods", None),
+    ];
+    let all = deletes.into_iter().chain(policies).chain(agent);
+    let mut lines = missing(&what, member, &all.collect::<Vec<_>>()).await?;
+    if lines.is_empty() {
+        lines = unheld(&what, member, made).await?;
+    }
+    Ok(lines)
+}
+
+fn right<'a>(verbs: &'a [&'a str], group: &'a str, resource: &'a str, namespace: Option<&'a str>) -> Right<'a> {
+    Right {
+        verbs,
+        group,
+        resource,
+        namespace,
+    }
 }
 
 /// Roles that give more than whoever runs this has: the API server refuses them, which a dry run tells.
