@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use portolan_crds::{MemberCluster, ShardingConfig};
 use portolan_testbed::{Cluster, Testbed, eventually};
 use portolan_tests::daemon::{Daemon, Launch};
@@ -192,24 +192,8 @@ fn says(ended: &Ended, ok: bool, words: &[&str]) {
 async fn a_member_comes_stays_as_it_is_and_goes_once_nothing_is_its() {
     let ground = Ground::start(&["east"]).await;
     let endpoint = url(ground.cluster("east"));
-    let refused = ground.run("register", "east", &[]).await;
-    says(&refused, false, &["this machine", "--endpoint", "--ca-file"]);
-    let tried = ground
-        .run("register", "east", &["--endpoint", &endpoint, "--dry-run", "server"])
-        .await;
-    says(
-        &tried,
-        true,
-        &["would apply", "ClusterRole portolan-agent", "MemberCluster east"],
-    );
-    assert!(!ground.has_namespace("east", SYSTEM).await, "nothing is written");
-    assert!(ground.members().await.get_opt("east").await.unwrap().is_none());
+    nothing_is_written_of_what_is_refused(&ground, &endpoint).await;
     let flags = ["--endpoint", &endpoint, "--allow", "shop/operator"];
-    says(
-        &ground.run("register", "east", &flags).await,
-        false,
-        &["nothing was written", "has no namespace shop"],
-    );
     let client = ground.cluster("east").client().await.unwrap();
     let shop = json!({"metadata": {"name": "shop"}});
     let namespaces = Api::<Namespace>::all(client);
@@ -223,16 +207,46 @@ async fn a_member_comes_stays_as_it_is_and_goes_once_nothing_is_its() {
         true,
         &["✓", "has joined", "have their labels", "member cluster east serves"],
     );
+    again_nothing_changes(&ground, &endpoint).await;
+    let spec = what_a_shard_has_keeps_it(&ground).await;
+    it_goes_once_it_is_released(&ground, spec).await;
+    drop(agent);
+}
 
-    let before = left(&ground).await;
+async fn nothing_is_written_of_what_is_refused(ground: &Ground, endpoint: &str) {
+    let refused = ground.run("register", "east", &[]).await;
+    says(&refused, false, &["this machine", "--endpoint", "--ca-file"]);
+    let tried = ground
+        .run("register", "east", &["--endpoint", endpoint, "--dry-run", "server"])
+        .await;
+    says(
+        &tried,
+        true,
+        &["would apply", "ClusterRole portolan-agent", "MemberCluster east"],
+    );
+    assert!(!ground.has_namespace("east", SYSTEM).await, "nothing is written");
+    assert!(ground.members().await.get_opt("east").await.unwrap().is_none());
+    let flags = ["--endpoint", endpoint, "--allow", "shop/operator"];
+    says(
+        &ground.run("register", "east", &flags).await,
+        false,
+        &["nothing was written", "has no namespace shop"],
+    );
+}
+
+async fn again_nothing_changes(ground: &Ground, endpoint: &str) {
+    let before = left(ground).await;
     let again = ground.run("register", "east", &["--allow", "shop/operator"]).await;
     says(&again, true, &["member cluster east serves"]);
-    assert_eq!(left(&ground).await, before, "nothing changes");
+    assert_eq!(left(ground).await, before, "nothing changes");
     let kubeconfig = argument(ground.cluster("east").kubeconfig_path());
-    let as_west = ["--endpoint", &endpoint];
+    let as_west = ["--endpoint", endpoint];
     let doubled = ground.run_with("register", "west", &kubeconfig, &as_west).await;
     says(&doubled, false, &["a member already, as east"]);
+}
 
+/// Returns the shard's spec.
+async fn what_a_shard_has_keeps_it(ground: &Ground) -> Value {
     let hub = ground.cluster("hub").client().await.unwrap();
     let spec = json!({
         "selector": {"matchLabels": {"app": "operator"}},
@@ -259,6 +273,11 @@ async fn a_member_comes_stays_as_it_is_and_goes_once_nothing_is_its() {
         false,
         &["the only member of ShardingConfig", "nothing was done"],
     );
+    spec
+}
+
+async fn it_goes_once_it_is_released(ground: &Ground, spec: Value) {
+    let hub = ground.cluster("hub").client().await.unwrap();
     let mut two = spec;
     two["callerClusters"] = json!(["west"]);
     two["clusters"] = json!([{"name": "west"}, {"name": "east", "namespaces": ["shop"]}]);
@@ -279,7 +298,10 @@ async fn a_member_comes_stays_as_it_is_and_goes_once_nothing_is_its() {
     let told = ["no shard has a namespace of it", "uninstall", "a member no more"];
     says(&gone, true, &told);
     assert!(ground.members().await.get_opt("east").await.unwrap().is_none());
-    let shards = Api::<ShardingConfig>::all(hub).list(&Default::default()).await.unwrap();
+    let shards = Api::<ShardingConfig>::all(hub)
+        .list(&ListParams::default())
+        .await
+        .unwrap();
     let clusters: Vec<_> = shards.items[0]
         .spec
         .clusters
@@ -289,7 +311,6 @@ async fn a_member_comes_stays_as_it_is_and_goes_once_nothing_is_its() {
     assert_eq!(clusters, [Some("west")]);
     let none = ground.run("unregister", "east", &[]).await;
     says(&none, true, &["a member no more"]);
-    drop(agent);
 }
 
 fn namespace(fields: &Value) -> Value {
@@ -321,6 +342,33 @@ async fn left(ground: &Ground) -> Vec<Option<String>> {
 #[tokio::test]
 async fn rights_and_reach_are_looked_at_and_nothing_is_left_of_what_fails() {
     let ground = Ground::start(&["east", "west"]).await;
+    who_may_only_read_writes_nothing(&ground).await;
+
+    // A port where nobody listens.
+    let nobody = ["--endpoint", "https://127.0.0.1:1"];
+    let (unreached, agent) = tokio::join!(ground.run("register", "west", &nobody), ground.agent("west"));
+    says(
+        &unreached,
+        false,
+        &[
+            "routers do not reach west at https://127.0.0.1:1",
+            "nothing is left behind",
+        ],
+    );
+    drop(agent);
+    assert!(ground.members().await.get_opt("west").await.unwrap().is_none());
+    eventually("namespaces of Portolan are gone", || async {
+        if ground.has_namespace("west", SYSTEM).await {
+            Err("portolan-system is there")
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+    all_contexts_are_shown(&ground).await;
+}
+
+async fn who_may_only_read_writes_nothing(ground: &Ground) {
     let client = ground.cluster("west").client().await.unwrap();
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}});
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
@@ -355,30 +403,10 @@ async fn rights_and_reach_are_looked_at_and_nothing_is_left_of_what_fails() {
         ],
     );
     assert!(!ground.has_namespace("west", SYSTEM).await, "{}", refused.stderr);
+}
 
-    // A port where nobody listens.
-    let nobody = ["--endpoint", "https://127.0.0.1:1"];
-    let (unreached, agent) = tokio::join!(ground.run("register", "west", &nobody), ground.agent("west"));
-    says(
-        &unreached,
-        false,
-        &[
-            "routers do not reach west at https://127.0.0.1:1",
-            "nothing is left behind",
-        ],
-    );
-    drop(agent);
-    assert!(ground.members().await.get_opt("west").await.unwrap().is_none());
-    eventually("namespaces of Portolan are gone", || async {
-        if ground.has_namespace("west", SYSTEM).await {
-            Err("portolan-system is there")
-        } else {
-            Ok(())
-        }
-    })
-    .await;
-
-    let both = contexts(&ground);
+async fn all_contexts_are_shown(ground: &Ground) {
+    let both = contexts(ground);
     let hub = argument(ground.cluster("hub").kubeconfig_path());
     let arguments = [
         "register",
