@@ -207,10 +207,10 @@ policies: testbed ## DOCUMENTS (1000) random policies under load (PORTOLAN_SEED=
 soak-previews: testbed ## the same clients while a namespace comes and goes each minute, with and without a member away (SOAK, 3600)
 	PORTOLAN_SOAK_PREVIEWS_SECONDS=$(or $(SOAK),3600) $(CARGO) test $(ALL) --test soak_clients -- --nocapture
 
-# Their packages come from PyPI and Maven Central; what is built of them stays in the target folder.
 replica-kills: testbed ## KILLS (20) of the hub's leader, each in a handover: how long until routers have heard of the next one
 	PORTOLAN_REPLICA_KILLS=$(or $(KILLS),20) RUST_TEST_THREADS=1 $(CARGO) test $(ALL) --test hub_replicas -- --nocapture
 
+# Their packages come from PyPI and Maven Central; what is built of them stays in the target folder.
 soak-clients-all: SOAK_DIR = $(abspath $(PROFILE_DIR))/soak
 soak-clients-all: testbed ## the same (PREVIEWS=<seconds>: and soak-previews) with the official Python and Java clients and fabric8 (needs python3, a JDK, mvn)
 	@for tool in python3 java mvn; do command -v $$tool >/dev/null || { echo "$$tool is missing" >&2; exit 1; }; done
