@@ -13,11 +13,11 @@ const INJECT_HELP: &str = "\
 Prints the documents with each Pod in them (of Pods, Deployments, StatefulSets, DaemonSets,
 ReplicaSets, Jobs, CronJobs and Lists of these) pointed at a gateway, and all others as they are.
 Where a member's API server serves MutatingAdmissionPolicy v1 (Kubernetes 1.36), label
-ctrlmesh.kusionstack.io/enable-proxy: \"true\" on the Pod or its namespace does the same at admission.
-A Pod that says \"false\" there stays as it is.
+ctrlmesh.kusionstack.io/enable-proxy: \"true\" on the Pod or its namespace does the same at
+admission. A Pod that says \"false\" there stays as it is.
 
-The CA certificates of the gateway stand in the Pods then. To replace the hub's CA, inject and apply
-the manifests again.
+The CA certificates of the gateway stand in the Pods then. To replace the hub's CA, inject and
+apply the manifests again.
 
 Examples:
   $ portolanctl inject -f operator.yaml --member-kubeconfig east.kubeconfig | kubectl apply -f -
