@@ -14,9 +14,9 @@ In three steps. Each may be repeated, and waits until agents and routers have fo
 portolanctl ca rotate
   The hub makes a new CA beside the old one. Hub, agents and routers trust both. Then give both to
   whoever else verifies routers: people (portolanctl kubeconfig) and operators' Pods (ca.crt of
-  ConfigMap portolan-system/portolan-ca has both). Pods that were pointed at a gateway by label get
-  both by --member-kubeconfig FILE, in each step; clients that read their CA file once, as most do,
-  have to start again before --issue.
+  ConfigMap portolan-system/portolan-ca has both). Pods that were pointed at a gateway by label
+  get both by --member-kubeconfig FILE, in each step; clients that read their CA file once, as
+  most do, have to start again before --issue.
 
 portolanctl ca rotate --issue
   Certificates are by the new CA. Hub, agents and routers renew theirs at once. Then wait until
