@@ -39,8 +39,6 @@ pub(crate) async fn run(args: &UnregisterArgs) -> anyhow::Result<()> {
     }
     if args.release {
         pairs::take_out(&hub.client, name).await?;
-        pairs::released(&hub.client, name, args.timeout).await?;
-        steps.done("no shard has a namespace of it any more");
     } else {
         let claimed = pairs::claimed(&hub.client, name).await?;
         if !claimed.is_empty() {
@@ -50,6 +48,8 @@ pub(crate) async fn run(args: &UnregisterArgs) -> anyhow::Result<()> {
             );
         }
     }
+    pairs::released(&hub.client, name, args.timeout).await?;
+    steps.done("no shard has a namespace of it any more");
     take_back(&hub, name, &member, args.timeout).await?;
     steps.done(&format!("member cluster {name} is a member no more"));
     Ok(())
@@ -86,7 +86,7 @@ async fn forget(hub: &Cluster, name: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Of a member that cannot be reached.
+/// Deletes the MemberCluster of a cluster that cannot be reached, and says what is left there.
 async fn forget_alone(hub: &Cluster, name: &str) -> anyhow::Result<()> {
     let held = pairs::held(&hub.client, name).await?;
     forget(hub, name).await?;

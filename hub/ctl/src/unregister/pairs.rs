@@ -37,9 +37,20 @@ pub(super) async fn held(hub: &Client, cluster: &str) -> anyhow::Result<Held> {
     Ok(held)
 }
 
-/// The same, with shards that name the member and have nothing there yet.
+/// What keeps a member: namespaces of shards whose ShardingConfig is there, and shards that name it and have nothing there yet. Of a
+/// ShardingConfig that is gone the hub is about to release the rest.
 pub(super) async fn claimed(hub: &Client, cluster: &str) -> anyhow::Result<Held> {
-    let mut claimed = held(hub, cluster).await?;
+    let mut claimed = Held::new();
+    for (shard, namespaces) in held(hub, cluster).await? {
+        let api = Api::<ShardingConfig>::namespaced(hub.clone(), shard.namespace());
+        let found = api.get_metadata_opt(shard.name()).await;
+        if found
+            .with_context(|| format!("cannot read ShardingConfig {shard}"))?
+            .is_some()
+        {
+            claimed.insert(shard, namespaces);
+        }
+    }
     for edit in edits(hub, cluster).await? {
         claimed.entry(edit.name).or_default();
     }
