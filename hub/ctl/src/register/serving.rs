@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use kube::ResourceExt as _;
 use kube::api::Api;
 use portolan_crds::{ConditionReason, MemberCluster};
 
@@ -53,57 +52,65 @@ fn unmet(member: &MemberCluster, type_: &str) -> Option<(String, String)> {
     (!holds).then(|| (condition.reason.clone(), condition.message.clone()))
 }
 
+/// Since when something is so without a break.
+#[derive(Default)]
+struct Since(Option<Instant>);
+
+impl Since {
+    /// Whether it is so, and has been for so long.
+    fn has_lasted(&mut self, is_so: bool, how_long: Duration) -> bool {
+        if !is_so {
+            self.0 = None;
+            return false;
+        }
+        self.0.get_or_insert_with(Instant::now).elapsed() >= how_long
+    }
+}
+
 pub(super) async fn wait(registration: &Registration<'_>, has_agent: bool, steps: &mut Steps) -> Result<(), Failure> {
     let clusters: Api<MemberCluster> = Api::all(registration.hub.client.clone());
     let deadline = Instant::now() + registration.args.timeout;
-    let (mut told, mut serves_since) = (0, None);
-    let (mut unreached_since, mut refused_since) = (None::<Instant>, None::<Instant>);
+    let waiting = [String::new(), ConditionReason::WaitingForAgent.to_string()];
+    let (mut told, mut serves, mut is_unreached, mut is_refused) =
+        (0, Since::default(), Since::default(), Since::default());
     loop {
-        let member = clusters
-            .get(registration.name)
-            .await
-            .map_err(|error| Failure::Hub(error.into()))?;
-        let first = STAGES.iter().position(|(type_, _)| !has(&member, type_));
-        for (_, words) in &STAGES[told.min(first.unwrap_or(STAGES.len()))..first.unwrap_or(STAGES.len())] {
+        let member = clusters.get(registration.name).await;
+        let member = member.map_err(|error| Failure::Hub(error.into()))?;
+        let first_unmet = STAGES
+            .iter()
+            .find_map(|(type_, _)| Some((*type_, unmet(&member, type_)?)));
+        let met = STAGES.iter().take_while(|(type_, _)| has(&member, type_)).count();
+        for (_, words) in STAGES.iter().take(met).skip(told) {
             steps.done(words);
             told += 1;
         }
-        let now = Instant::now();
-        let Some(stage) = first else {
-            if now.duration_since(*serves_since.get_or_insert(now)) >= SETTLED {
-                return Ok(());
-            }
-            tokio::time::sleep(POLL).await;
-            continue;
-        };
-        serves_since = None;
-        let (reason, message) = unmet(&member, STAGES[stage].0).unwrap_or_default();
-        if reason == ConditionReason::Unreachable.to_string() {
-            if now.duration_since(*unreached_since.get_or_insert(now)) >= UNREACHED_FOR {
+        if serves.has_lasted(first_unmet.is_none(), SETTLED) {
+            return Ok(());
+        }
+        if let Some((type_, (reason, message))) = first_unmet {
+            if is_unreached.has_lasted(reason == ConditionReason::Unreachable.to_string(), UNREACHED_FOR) {
                 return Err(Failure::Unreachable(message));
             }
-        } else {
-            unreached_since = None;
-        }
-        let waits = ["", &ConditionReason::WaitingForAgent.to_string()].contains(&reason.as_str());
-        if STAGES[stage].0 == "Joined" && !waits {
-            if now.duration_since(*refused_since.get_or_insert(now)) >= REFUSED_FOR {
+            if is_refused.has_lasted(type_ == "Joined" && !waiting.contains(&reason), REFUSED_FOR) {
                 return Err(Failure::Refused(message));
             }
-        } else {
-            refused_since = None;
-        }
-        if now >= deadline {
-            let trouble = if has_agent && stage == 0 {
-                pods::trouble(&registration.member.client, pods::OF_AGENT).await
-            } else {
-                None
-            };
-            let name = member.name_any();
-            return Err(Failure::Late(
-                trouble.unwrap_or_else(|| format!("MemberCluster {name}: {message}")),
-            ));
+            if Instant::now() >= deadline {
+                return Err(Failure::Late(
+                    late(registration, has_agent && type_ == "Joined", &message).await,
+                ));
+            }
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+/// What is waited for: what keeps the agent's Pod from running, if that can be it, else what the hub says.
+async fn late(registration: &Registration<'_>, looks_at_agent: bool, message: &str) -> String {
+    let client = &registration.member.client;
+    let trouble = if looks_at_agent {
+        pods::trouble(client, pods::OF_AGENT).await
+    } else {
+        None
+    };
+    trouble.unwrap_or_else(|| format!("MemberCluster {}: {message}", registration.name))
 }
