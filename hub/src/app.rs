@@ -29,7 +29,7 @@ use crate::distribute::{Distributor, Pasts, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::finalize::Finalizers;
 use crate::index::Index;
-use crate::lead::{self, Election, Leader, Mandate, Pulse, Role};
+use crate::lead::{Election, Leader, Mandate, Pulse};
 use crate::ledger::Store;
 use crate::metrics::Metrics;
 use crate::people::Signer;
@@ -45,6 +45,10 @@ use crate::stream::{AgentService, AgentSessions, RouterService};
 use crate::vouched::Vouched;
 use crate::watch::{Anew, Watch};
 use crate::webhook;
+
+mod follow;
+
+use follow::Follower;
 
 /// A hub API server that has not answered a request by then is down. Watches have a client without it.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -128,18 +132,6 @@ pub async fn build(config: Config, telemetry: Telemetry, tasks: &Tasks) -> anyho
     let drain = Drain::new(parts.readiness.clone(), tasks.clone(), SHUTDOWN_DEADLINE);
     work.spawn_service("start", Box::pin(parts.start(listener, webhook, serving)));
     Ok(drain.after(work, SHUTDOWN_DEADLINE))
-}
-
-/// What a replica has that may lead at any moment.
-struct Follower {
-    parts: Parts,
-    ca: Arc<Authorities>,
-    incoming: TlsIncoming,
-    /// As the Lease tells it.
-    identity: String,
-    pulse: Pulse,
-    role: watch::Receiver<Role>,
-    serving: ReadyHandle,
 }
 
 impl Parts {
@@ -407,52 +399,6 @@ impl Parts {
             work.await;
             Ok(())
         });
-    }
-}
-
-impl Follower {
-    /// Says on `/readyz` whom it follows, until it leads; then leads.
-    async fn follow(mut self) -> anyhow::Result<()> {
-        let (client, namespace) = (self.parts.client.clone(), self.parts.config.namespace.clone());
-        let mut follow_ca = std::pin::pin!(rotation::follow(client, namespace, self.ca.clone()));
-        while !self.leads() {
-            tokio::select! {
-                changed = self.role.changed() => changed?,
-                () = &mut follow_ca => {}
-            }
-        }
-        let (client, namespace) = (self.parts.client.clone(), self.parts.config.namespace.clone());
-        let told = lead::announce(client, namespace, self.identity);
-        self.parts.tasks.spawn("announce", told);
-        let by = (self.pulse, self.serving);
-        Box::pin(self.parts.lead(self.ca, self.incoming, by)).await
-    }
-
-    /// Whether it does by now; says what it waits for if not.
-    fn leads(&mut self) -> bool {
-        let role = self.role.borrow_and_update().clone();
-        let leader = match &role {
-            Role::Leads => {
-                self.serving.not_ready("what it needs to lead");
-                return true;
-            }
-            Role::Unknown(why) => {
-                self.serving.not_ready(format!("a replica that leads {why}"));
-                return false;
-            }
-            Role::Follows(leader) => leader,
-        };
-        let who = &leader.identity;
-        match (leader.differs(&self.parts.config.agreed), &leader.address) {
-            (Some(differs), _) => self
-                .serving
-                .not_ready(format!("the settings of the replica that leads, {who}: {differs}")),
-            (None, None) => self.serving.not_ready(format!(
-                "an address of the replica that leads, {who}: it has no --replica-address"
-            )),
-            (None, Some(_)) => self.serving.ready(),
-        }
-        false
     }
 }
 
