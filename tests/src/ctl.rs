@@ -20,13 +20,7 @@ pub async fn portolanctl(arguments: &[&str]) -> anyhow::Result<Ended> {
         .output()
         .await
         .context("cannot run portolanctl")?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Ended {
-        ok: output.status.success(),
-        code: output.status.code(),
-        stdout: text(&output.stdout),
-        stderr: text(&output.stderr),
-    })
+    Ok(Ended::of(&output))
 }
 
 /// What it printed; an error carries what it complained.

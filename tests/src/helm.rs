@@ -32,13 +32,7 @@ pub async fn helm(kubeconfig: Option<&Path>, arguments: &[&str]) -> anyhow::Resu
     }
     let output = command.args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();
     let output = output.await.context("cannot run helm")?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Ended {
-        ok: output.status.success(),
-        code: output.status.code(),
-        stdout: text(&output.stdout),
-        stderr: text(&output.stderr),
-    })
+    Ok(Ended::of(&output))
 }
 
 /// What it printed; an error carries what it complained.

@@ -1,7 +1,7 @@
 //! kubectl as people type it, against a member directly or through the router.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use anyhow::{Context as _, bail};
 use tokio::io::AsyncWriteExt as _;
@@ -25,6 +25,19 @@ pub struct Ended {
     pub stdout: String,
     /// What it complained.
     pub stderr: String,
+}
+
+impl Ended {
+    /// How a program ended that has printed this.
+    pub(crate) fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            ok: output.status.success(),
+            code: output.status.code(),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+        }
+    }
 }
 
 impl Kubectl {
@@ -66,14 +79,7 @@ impl Kubectl {
             drop(stdin);
         };
         let ((), output) = tokio::join!(write, child.wait_with_output());
-        let output = output?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(Ended {
-            ok: output.status.success(),
-            code: output.status.code(),
-            stdout: text(&output.stdout),
-            stderr: text(&output.stderr),
-        })
+        Ok(Ended::of(&output?))
     }
 
     /// What it printed; an error carries what it complained.
