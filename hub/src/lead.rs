@@ -32,14 +32,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A request that takes longer has failed: the next one may still be in time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What this replica is.
+/// Whether a replica leads, or whom it follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Nobody is known to lead; why, if a look failed.
     Unknown(String),
     /// Another one leads.
     Follows(Leader),
-    /// This one leads.
+    /// The replica leads.
     Leads,
 }
 
@@ -78,7 +78,7 @@ impl Election {
         }
     }
 
-    /// What this replica is, from now on.
+    /// The role of this replica, from now on.
     pub(crate) fn role(&self) -> watch::Receiver<Role> {
         self.role.subscribe()
     }

@@ -28,7 +28,7 @@ impl Balancer {
         Self::at("127.0.0.1:0", servers).await
     }
 
-    /// The same, listening there.
+    /// A balancer that listens at this address.
     pub async fn at(address: &str, servers: Vec<String>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address).await.context("no port")?;
         let address = listener.local_addr()?.to_string();

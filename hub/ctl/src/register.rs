@@ -143,7 +143,7 @@ impl Registration<'_> {
         rights::missing_in_member(self.name, &self.member.client, objects, &self.grants, has_gateway).await
     }
 
-    /// What would be written.
+    /// Says what a registration would write.
     fn tell(&self) -> anyhow::Result<()> {
         println!("would apply in {}:", self.member.url);
         for object in member_rbac()?.iter().chain(&self.agent) {

@@ -239,14 +239,13 @@ impl Compiled {
 
     /// For a router that holds `held`: without a change that would tell it nothing.
     pub(crate) fn since(&self, held: Option<&String>) -> Self {
-        let from = |change: &v1::Resource| match &change.body {
-            Some(Body::OwnershipChange(change)) => Some(change.from.clone()),
-            _ => None,
+        let leads_on = |change: &&Arc<v1::Resource>| match &change.body {
+            Some(Body::OwnershipChange(change)) => held == Some(&change.from),
+            _ => false,
         };
-        let change = self.change.as_ref().filter(|change| from(change).as_ref() == held);
         Self {
             resource: self.resource.clone(),
-            change: change.cloned(),
+            change: self.change.as_ref().filter(leads_on).cloned(),
             provisional: self.provisional,
         }
     }

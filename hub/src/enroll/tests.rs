@@ -321,11 +321,9 @@ async fn answer_review(agent: &mut TestAgent, answer: v1::TokenReviewed) {
     }
 }
 
-#[tokio::test]
-async fn a_router_in_a_member_is_vouched_for_by_its_agent() {
-    let hub = TestHub::start().await;
-    let mut agent = hub.join("east").await;
-    let request = |cluster: &str| v1::EnrollRequest {
+/// What a router asks for that runs in a member.
+fn by_bound_token(cluster: &str) -> v1::EnrollRequest {
+    v1::EnrollRequest {
         proof: Some(v1::enroll_request::Proof::BoundToken(v1::BoundToken {
             cluster: cluster.to_owned(),
             token: "canary-token".to_owned(),
@@ -333,7 +331,13 @@ async fn a_router_in_a_member_is_vouched_for_by_its_agent() {
         csr: key_and_csr().1,
         member: None,
         pod: None,
-    };
+    }
+}
+
+#[tokio::test]
+async fn a_router_in_a_member_is_vouched_for_by_its_agent() {
+    let hub = TestHub::start().await;
+    let mut agent = hub.join("east").await;
     let router = v1::TokenReviewed {
         authenticated: true,
         username: "system:serviceaccount:portolan-routers:portolan-router".into(),
@@ -366,7 +370,7 @@ async fn a_router_in_a_member_is_vouched_for_by_its_agent() {
     ];
     for (answer, expected) in cases {
         let answering = answer_review(&mut agent, answer);
-        let (outcome, ()) = tokio::join!(hub.enroll(request("east")), answering);
+        let (outcome, ()) = tokio::join!(hub.enroll(by_bound_token("east")), answering);
         match expected {
             Ok(name) => {
                 let issued = issued(outcome.unwrap());
@@ -380,7 +384,7 @@ async fn a_router_in_a_member_is_vouched_for_by_its_agent() {
             }
         }
     }
-    let status = hub.enroll(request("west")).await.unwrap_err();
+    let status = hub.enroll(by_bound_token("west")).await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied, "west has not joined");
 }
 
@@ -389,16 +393,7 @@ async fn a_member_vouches_for_routers_only_if_the_hub_says_so_and_while_it_is_on
     let hub = TestHub::start().await;
     hub.member("north", true);
     let _north = hub.join("north").await;
-    let request = v1::EnrollRequest {
-        proof: Some(v1::enroll_request::Proof::BoundToken(v1::BoundToken {
-            cluster: "north".to_owned(),
-            token: "canary-token".to_owned(),
-        })),
-        csr: key_and_csr().1,
-        member: None,
-        pod: None,
-    };
-    let status = hub.enroll(request).await.unwrap_err();
+    let status = hub.enroll(by_bound_token("north")).await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied);
     assert!(status.message().contains("--routers-of"), "{}", status.message());
 

@@ -36,7 +36,7 @@ pub(super) fn is_known(facts: &Facts, name: &ShardName, accepted: Option<&Accept
     accepted.is_none_or(|accepted| homes.all(|home| !runs_in(accepted, home) || is_known(home)))
 }
 
-/// By its own label, or by its namespace's where it has none.
+/// Whether a Pod asks for a gateway, by its own label, or by its namespace's where it has none.
 fn asks(agent: &AgentReport, pod: &CallerFact) -> bool {
     let of_namespace = || {
         let namespace = agent.namespaces.as_ref()?.get(&pod.namespace)?;

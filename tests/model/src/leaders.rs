@@ -65,9 +65,9 @@ pub struct Pair {
 /// One replica, which runs whenever the search lets it: frozen is who has no turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Replica {
-    /// Its term; 0: it follows.
+    /// The term of a hub that leads; 0: it follows.
     pub term: u8,
-    /// What it goes by and tells; none: it has not read.
+    /// The pair as the hub goes by it and tells it; none: it has not read.
     pub told: Option<Pair>,
     /// The version of the pair as it was read or written.
     pub version: u8,
@@ -80,7 +80,7 @@ pub struct Replica {
 /// One router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Listener {
-    /// What it serves by, and has on disk.
+    /// The pair as a router serves by it, and has it on disk.
     pub view: Pair,
     /// The highest term that it has heard.
     pub term: u8,
@@ -112,15 +112,15 @@ pub struct Leading {
 pub enum LeadersAction {
     /// A replica that does not lead raises the root's term.
     Raise(usize),
-    /// It reads the pair.
+    /// A hub reads the pair.
     Read(usize),
-    /// It writes the pair.
+    /// A hub writes the pair.
     Write(usize, Pair),
     /// It looks whether the root has its term still.
     Confirm(usize),
     /// It tells a router what it goes by, and hears the acknowledgement.
     Tell(usize, usize),
-    /// It ends, and follows from then on.
+    /// A hub ends, and follows from then on.
     End(usize),
     /// A router is started anew.
     Restart(usize),

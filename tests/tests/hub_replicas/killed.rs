@@ -9,7 +9,7 @@ use portolan_tests::replicas::metric;
 
 use crate::ground::{Ground, ROUTERS};
 
-/// Of the short form.
+/// Kills of the leader in the short form.
 const KILLS: usize = 2;
 /// In each of so many kills a handover is under way.
 const HANDOVER_EACH: usize = 5;

@@ -80,7 +80,7 @@ fn account() -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": [account, binding]}).to_string()
 }
 
-/// As its manifests have it: no kubeconfig.
+/// Argo Rollouts' Deployment as its manifests have it: without a kubeconfig.
 fn deployment() -> String {
     let labels = json!({"app": NAME, ASKS: "true"});
     let container = json!({"name": NAME, "image": IMAGE, "imagePullPolicy": "Never"});

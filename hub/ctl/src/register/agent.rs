@@ -22,7 +22,7 @@ pub(super) fn deployment(image: &str) -> anyhow::Result<DynamicObject> {
     Ok(agent)
 }
 
-/// Its image.
+/// The image of the agent's Deployment.
 pub(super) fn image(deployment: &DynamicObject) -> &str {
     deployment
         .data

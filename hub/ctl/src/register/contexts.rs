@@ -15,9 +15,9 @@ use crate::connect::{Cluster, connect_to};
 
 /// What is to become of a context.
 enum Verdict {
-    /// It is registered under the context's name.
+    /// The cluster is registered under the context's name.
     Register,
-    /// It is left out, for this reason.
+    /// The cluster is left out, for this reason.
     Skip(String),
 }
 

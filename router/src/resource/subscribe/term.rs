@@ -12,7 +12,7 @@ const FILE_NAME: &str = "term";
 pub(super) struct Term {
     path: PathBuf,
     highest: u64,
-    /// What the file says.
+    /// The term that the file says.
     written: u64,
     /// Writes in a row that failed.
     failures: u32,
