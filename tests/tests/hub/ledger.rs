@@ -69,7 +69,7 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
     scene.shard("old", shard_spec("east", &["ns-a"])).await;
     scene.shard("new", claim).await;
     router.during(until_row(&scene, "ops/old", "releasing")).await;
-    let held = router.held.clone();
+    let (held, identity) = (router.held.clone(), router.identity.clone());
     drop((router, agent));
     scene.hub.kill().await.unwrap();
     assert_eq!(
@@ -80,10 +80,10 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
     scene.hub.start_again().await.unwrap();
     scene.hub.ready().await;
     // The agent is silent, and the router knows: the release stays promised.
-    let mut router = scene.router("gateway", held).await;
+    let mut router = scene.router_of(identity, held).await;
     let granted = router.during(until_row(&scene, "ops/new", "granted")).await;
     assert!(granted > entered, "{granted} after {entered}");
-    let held = router.held.clone();
+    let (held, identity) = (router.held.clone(), router.identity.clone());
     drop(router);
     scene.hub.kill().await.unwrap();
 
@@ -93,7 +93,7 @@ async fn a_hub_that_dies_in_a_handover_goes_on_with_it() {
         row(&scene).await,
         Some(("ops/new".to_owned(), granted, "granted".to_owned()))
     );
-    let mut router = scene.router("gateway", held).await;
+    let mut router = scene.router_of(identity, held).await;
     router.during(scene.shard_says("new", "Complete", "True/Ok")).await;
     assert_eq!(
         scene.shard_status("new").await["clusters"][0]["namespaces"],

@@ -245,7 +245,7 @@ async fn faults_are_stopped_by_hand_and_a_hub_that_starts_takes_nothing() {
     router
         .follow("its commit", |router| router.transactions > seen || router.holds(SHAKE))
         .await;
-    let held = router.held.clone();
+    let (held, identity) = (router.held.clone(), router.identity.clone());
     drop((router, agent));
     scene.hub.stop().await.unwrap();
     put(&scene, CALM, &not_served(), &json!({}))
@@ -255,7 +255,7 @@ async fn faults_are_stopped_by_hand_and_a_hub_that_starts_takes_nothing() {
     scene.hub.ready().await;
     let agent = scene.agent("east").await;
     agent.report(&["ns-a"], &["operator-0"]).await;
-    let mut router = scene.router("gateway", held).await;
+    let mut router = scene.router_of(identity, held).await;
     router
         .follow("the first commit", |router| router.transactions > 0)
         .await;
@@ -339,14 +339,14 @@ async fn each_change_is_an_event_once_also_over_a_restart_of_the_hub() {
     });
     router.during(stands).await;
 
-    let held = router.held.clone();
+    let (held, identity) = (router.held.clone(), router.identity.clone());
     drop((router, agent));
     scene.hub.stop().await.unwrap();
     scene.hub.start_again().await.unwrap();
     scene.hub.ready().await;
     let agent = scene.agent("east").await;
     agent.report(&["ns-a"], &["operator-0"]).await;
-    let mut router = scene.router("gateway", held).await;
+    let mut router = scene.router_of(identity, held).await;
     router
         .follow("the first commit", |router| router.transactions > 0)
         .await;

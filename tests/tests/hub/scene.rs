@@ -212,8 +212,14 @@ impl Scene {
         Agent(hub_cluster::Agent::connect(channel, cluster, CANARY).await.unwrap())
     }
 
-    /// A router that acknowledges everything, and what it holds.
+    /// A router that acknowledges everything, and what it holds. It enrols anew: its Router object takes the place of the one before.
     pub(crate) async fn router(&self, name: &str, held: Held) -> Router {
+        let enrolled = hub_cluster::enroll_router(self.channel(None).await, &self.client().await, name).await;
+        self.router_of(enrolled.unwrap(), held).await
+    }
+
+    /// The router that enrolled with this identity, connected again.
+    pub(crate) async fn router_of(&self, identity: Arc<IdentityStore>, held: Held) -> Router {
         let (outbox, messages) = mpsc::channel(16);
         let known = held.iter().map(|(name, version)| v1::KnownResource {
             r#ref: Some(name.clone()),
@@ -227,8 +233,7 @@ impl Scene {
         };
         let hello = v1::router_message::Kind::Hello(hello);
         outbox.send(v1::RouterMessage { kind: Some(hello) }).await.unwrap();
-        let enrolled = hub_cluster::enroll_router(self.channel(None).await, &self.client().await, name).await;
-        let channel = self.channel_with(&self.ca().await, Some(enrolled.unwrap()));
+        let channel = self.channel_with(&self.ca().await, Some(identity.clone()));
         let mut client = RouterControlClient::new(channel);
         let updates = client
             .connect(ReceiverStream::new(messages))
@@ -238,6 +243,7 @@ impl Scene {
         Router {
             outbox,
             updates,
+            identity,
             held,
             views: BTreeMap::new(),
             shares: None,
@@ -370,6 +376,7 @@ impl Agent {
 pub(crate) struct Router {
     outbox: mpsc::Sender<v1::RouterMessage>,
     updates: Streaming<v1::RouterUpdate>,
+    pub(crate) identity: Arc<IdentityStore>,
     pub(crate) held: Held,
     /// Policies by the name of the view that names them, as far as they were told on this stream.
     views: BTreeMap<String, Vec<String>>,
