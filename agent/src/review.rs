@@ -2,16 +2,13 @@
 //!
 //! The token is never logged, nor is an error text that could hold it. Caller: `stream`.
 
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use portolan_crds::names::bound_pod;
 use portolan_wire::v1::{ReviewToken, TokenReviewed};
 
 use crate::member::bounded;
-
-/// Keys of the extra that bound ServiceAccount tokens carry.
-const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
-const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
 /// Asks the member's API server. An answer that never came is `error`, never "not authenticated" alone.
 #[tracing::instrument(name = "review_token", skip_all, fields(id = request.id))]
@@ -52,28 +49,24 @@ fn reviewed(id: u64, status: TokenReviewStatus) -> TokenReviewed {
         return refused(id, status.error.unwrap_or_default());
     }
     let user = status.user.unwrap_or_default();
+    let (pod, pod_uid) = bound_pod(user.extra.as_ref());
     TokenReviewed {
         id,
         authenticated: true,
-        pod: extra(&user, POD_NAME),
-        pod_uid: extra(&user, POD_UID),
+        pod,
+        pod_uid,
         username: user.username.unwrap_or_default(),
         groups: user.groups.unwrap_or_default(),
         error: String::new(),
     }
 }
 
-/// The only value of an extra; empty if there is none or several.
-fn extra(user: &UserInfo, key: &str) -> String {
-    match user.extra.as_ref().and_then(|extra| extra.get(key)).map(Vec::as_slice) {
-        Some([value]) => value.clone(),
-        _ => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+    const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 
     fn status(json: serde_json::Value) -> TokenReviewed {
         reviewed(7, serde_json::from_value(json).unwrap())

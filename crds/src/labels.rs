@@ -53,6 +53,9 @@ pub const LEASE_HUB: &str = "portolan-hub";
 pub const ANNOTATION_HUB_ADDRESS: &str = "ctrlmesh.kusionstack.io/address";
 /// Annotation of that Lease: the settings of the one that leads that all must have, as JSON by flag.
 pub const ANNOTATION_HUB_SETTINGS: &str = "ctrlmesh.kusionstack.io/settings";
+/// Annotation of that Lease: in so many of the last seconds no router acted, as far as the one that leads knows, that has no Router
+/// object any more.
+pub const ANNOTATION_ROUTERS_KNOWN: &str = "ctrlmesh.kusionstack.io/routers-known-seconds";
 /// Service of the hub cluster that leads to the hub's program.
 pub const SERVICE_HUB: &str = "portolan-hub";
 /// ValidatingWebhookConfiguration on the hub: who may write which ShardingConfigs.
@@ -81,6 +84,9 @@ pub fn proof_audience(nonce: &str) -> String {
 }
 /// ServiceAccount that gateway routers act from on a member, in [`ROUTERS_NAMESPACE`].
 pub const SERVICE_ACCOUNT_ROUTER: &str = "portolan-router";
+/// In place of a member's name: the cluster that the hub itself runs in, whose tokens of routers the hub reviews itself. A member
+/// that is called so vouches for no router.
+pub const HUB_CLUSTER: &str = "portolan-hub";
 /// `namespace/name` of the ServiceAccount whose token gateways hold, by which they act as others.
 pub const GATEWAY_ACCOUNT: &str = "portolan-routers/portolan-router";
 /// MutatingAdmissionPolicy (and its binding) on a member that labels objects at admission.

@@ -3,6 +3,7 @@
 //! Everything here is pure. A `ShardName` that exists is valid; text from a user or from the wire goes through `FromStr` or
 //! serde, which refuse what Kubernetes would refuse.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -87,6 +88,19 @@ const SERVICE_ACCOUNT_USER: &str = "system:serviceaccount:";
 /// The user that a ServiceAccount is.
 pub fn service_account_user(namespace: &str, name: &str) -> String {
     format!("{SERVICE_ACCOUNT_USER}{namespace}:{name}")
+}
+
+/// Name and uid of the Pod that a ServiceAccount's token is bound to, by the extra of a TokenReview's user; each is empty where the
+/// extra has none, or several.
+pub fn bound_pod(extra: Option<&BTreeMap<String, Vec<String>>>) -> (String, String) {
+    let only = |key: &str| match extra.and_then(|extra| extra.get(key)).map(Vec::as_slice) {
+        Some([value]) => value.clone(),
+        _ => String::new(),
+    };
+    (
+        only("authentication.kubernetes.io/pod-name"),
+        only("authentication.kubernetes.io/pod-uid"),
+    )
 }
 
 /// Namespace and name of the ServiceAccount that a user is; `None` for any other user.

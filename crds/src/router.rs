@@ -95,4 +95,9 @@ pub struct RouterStatus {
     /// Version of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// Which start of the program the hub takes at its word about writes of starts before it. The next hub that leads goes by it;
+    /// absent: it is doubted, as its state folder may be a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
+    pub process: Option<String>,
 }

@@ -4,14 +4,12 @@
 //! holds, so it goes on counting until it is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use portolan_crds::ShardName;
 use portolan_crds::ledger::CursorFormat;
-use portolan_wire::protocol::UNDER_WAY_FOR;
 use portolan_wire::subscription::Subscription;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -25,170 +23,25 @@ mod locks;
 mod moving;
 mod renewals;
 mod reported;
+mod state;
 
 pub(crate) use held::{Held, Names};
 pub(crate) use locks::LockStanding;
 pub(crate) use moving::moving as moving_lock;
 pub(crate) use renewals::Renewals;
 pub(crate) use reported::{Answered, Copies, CopyBehind, OtherLeases, Reported, RuleReport};
+pub(crate) use state::RouterState;
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
 pub(crate) const RETURN_GRACE: Duration = Duration::from_mins(1);
+/// Longer than anything depends on.
+const KNOWN_FOR_MAX: Duration = Duration::from_hours(1);
 /// Routers report every three seconds: one that has not for so long may be cut off, and goes on asking members.
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
 /// A router that was connected within this time may be asked by a client that has its position from another one.
 const READERS_WITHIN: Duration = Duration::from_hours(1);
-
-/// One router.
-#[derive(Debug, Clone)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "what it can do and what it has said, each apart from the others"
-)]
-pub(crate) struct RouterState {
-    pub(crate) epoch: u64,
-    pub(crate) version: String,
-    /// Whether it reads cursors of format 2.
-    pub(crate) reads_views: bool,
-    /// Whether its writes say their epoch, where the grant is fenced.
-    pub(crate) says_epochs: bool,
-    /// Pairs that are being released and of which no write of it is open.
-    pub(crate) answered: BTreeSet<PairEpoch>,
-    /// Whether it hands leader locks over.
-    pub(crate) hands_locks_over: bool,
-    /// How far each handover of a leader lock is in it.
-    pub(crate) locks: BTreeMap<ShardName, LockStanding>,
-    /// Which locks callers may hold, as it tells.
-    pub(crate) renewals: Renewals,
-    /// Whether it serves policies.
-    pub(crate) serves_policies: bool,
-    /// Whether it knows that a namespace has an owner of each operator.
-    pub(crate) knows_operators: bool,
-    /// What the router is told.
-    pub(crate) subscription: Subscription,
-    /// Another one with each start of the router; empty: it is of a release that does not tell.
-    pub(crate) process: String,
-    /// It says that every write of earlier processes is answered.
-    pub(crate) earlier_answered: bool,
-    /// It serves nobody any more, and every write of it and of earlier processes is answered.
-    pub(crate) ended: bool,
-    /// Until then writes may be open of which it does not know, of another process of its name.
-    pub(crate) doubted_until: Option<Instant>,
-    /// When one of its name left that had another memory.
-    pub(crate) replaces: Option<Instant>,
-    /// `None` while connected.
-    pub(crate) left: Option<Instant>,
-    pub(crate) held: Held,
-    /// Shards of which the transaction under way, or the last one that was not answered, tells the rules or grants namespaces.
-    pub(crate) offered: BTreeSet<ShardName>,
-    /// Refused version and reason, until a later version is taken.
-    pub(crate) rejected: BTreeMap<Ref, (String, String)>,
-    /// The last compile run whose outcome it serves whole.
-    pub(crate) acked_run: u64,
-    /// It cannot write its state file: what it was told since it acknowledged last is in force there, and a restart would undo it.
-    pub(crate) unsaved: bool,
-    /// What the router had seen of the ledger when its stream began.
-    pub(crate) seen: LedgerPosition,
-    /// Shared: statuses are made of copies.
-    pub(crate) reported: Arc<Reported>,
-    /// When this stream began.
-    pub(crate) came: Instant,
-    /// When it reported last on this stream.
-    pub(crate) heard: Option<Instant>,
-    /// When it told last on this stream how rules of policies stand.
-    pub(crate) told_rules: Option<Instant>,
-    /// How rules of policies stand in it, as it reported last: on this stream, or on one before.
-    pub(crate) rules: Arc<RuleReport>,
-    /// Copies of replicated kinds that are not what the primary has, as it reported last: on this stream, or on one before of the same
-    /// process.
-    pub(crate) copies: Arc<BTreeMap<ShardName, Copies>>,
-}
-
-impl RouterState {
-    /// A gateway whose stream begins, and that holds this.
-    pub(crate) fn new(epoch: u64, held: BTreeMap<Ref, String>) -> Self {
-        Self {
-            epoch,
-            version: String::new(),
-            reads_views: true,
-            says_epochs: true,
-            answered: BTreeSet::new(),
-            hands_locks_over: true,
-            locks: BTreeMap::new(),
-            renewals: Renewals::default(),
-            serves_policies: true,
-            knows_operators: true,
-            subscription: Subscription::Everything,
-            process: String::new(),
-            earlier_answered: false,
-            ended: false,
-            doubted_until: None,
-            replaces: None,
-            left: None,
-            held: held.into(),
-            offered: BTreeSet::new(),
-            rejected: BTreeMap::new(),
-            acked_run: 0,
-            unsaved: false,
-            seen: LedgerPosition::default(),
-            reported: Arc::default(),
-            came: Instant::now(),
-            heard: None,
-            told_rules: None,
-            rules: Arc::default(),
-            copies: Arc::default(),
-        }
-    }
-
-    /// Follows `earlier` of the same name. A new process that knows nothing of it, or that says that all of it is over, knows only of
-    /// the processes with its own state folder: there was one with another, or the folder is a copy of before.
-    fn follow(&mut self, earlier: &Self) {
-        // One that holds nothing is another program, or was told nothing yet.
-        self.replaces = if self.held.is_empty() {
-            earlier.left
-        } else {
-            earlier.replaces
-        };
-        // Until it says otherwise.
-        self.rules = earlier.rules.clone();
-        self.doubted_until = earlier.doubted_until;
-        self.locks = self.locks_known_of(earlier);
-        let is_same = !self.process.is_empty() && self.process == earlier.process;
-        self.renewals.follow(earlier, is_same);
-        if is_same {
-            self.copies = earlier.copies.clone();
-        }
-        if !is_same && !earlier.ended && self.earlier_answered {
-            self.doubted_until = Some(Instant::now() + UNDER_WAY_FOR);
-        }
-    }
-
-    /// Whether no write of it to the pair is open, nor one of an earlier process of its name.
-    fn is_answered(&self, pair: &PairEpoch) -> bool {
-        let is_doubted = self.doubted_until.is_some_and(|until| Instant::now() < until);
-        let is_known = self.ended || self.left.is_none() && self.answered.contains(pair);
-        is_known && !is_doubted
-    }
-
-    /// Whether both may serve the same caller. Of which shard a Pod is a caller does not count: that changes.
-    fn shares_callers(&self, other: &Self) -> bool {
-        match (&self.subscription, &other.subscription) {
-            (Subscription::Shards(ours), Subscription::Shards(theirs)) => !ours.is_disjoint(theirs),
-            (Subscription::Caller(ours), Subscription::Caller(theirs)) => ours == theirs,
-            _ => true,
-        }
-    }
-
-    /// Whether callers of `shard` may act on its namespaces by this router: a gateway counts for all shards, any other for
-    /// those of which it holds something or is being sent something.
-    pub(crate) fn may_serve(&self, shard: &ShardName) -> bool {
-        self.subscription == Subscription::Everything
-            || self.offered.contains(shard)
-            || self.held.common().keys().any(|name| name.owner() == Some(shard))
-    }
-}
 
 /// How much of which ledger's life somebody has seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -221,6 +74,8 @@ pub(crate) struct Acks {
     paces: Mutex<Paces>,
     /// When the last router left that is not known any more, or may have: at the start of a hub that was not the first.
     others_left: RwLock<Option<Instant>>,
+    /// For how long there was none, as the hub told that leads, and when it told so; taken once all are back that are known.
+    inherited: RwLock<Option<(Duration, Instant)>>,
 }
 
 /// What is known of routers that do not read cursors of format 2.
@@ -249,6 +104,7 @@ impl Default for Acks {
             held_elsewhere: watch::Sender::new(0),
             paces: Mutex::default(),
             others_left: RwLock::default(),
+            inherited: RwLock::default(),
         }
     }
 }
@@ -275,9 +131,26 @@ impl Acks {
         self.readers.write().known_since = Instant::now();
     }
 
+    /// The hub that leads told, while it led, that no router has acted for so long that is not among the known ones.
+    pub(crate) fn inherit_known_for(&self, known_for: Duration) {
+        *self.inherited.write() = Some((known_for, Instant::now()));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn inherited(&self) -> Option<Duration> {
+        self.inherited.read().map(|(known_for, _)| known_for)
+    }
+
+    /// For how long no router has acted that is not among the known ones, for whoever follows this hub. `gone`: when one of these was
+    /// last found gone.
+    pub(crate) fn known_for(&self, gone: Option<Instant>) -> Duration {
+        let last = (*self.others_left.read()).max(gone);
+        last.map_or(KNOWN_FOR_MAX, |last| last.elapsed().min(KNOWN_FOR_MAX))
+    }
+
     /// Routers have come back that an earlier hub served, all `known` ones: nobody else is waited for, as only these can have been told
-    /// anything. Of what they still send nothing more is known by that.
-    pub(crate) fn hear_returns<'a>(&self, mut known: impl Iterator<Item = &'a String>) {
+    /// anything. Of others that have sent something is known what the hub told that led; `gone`: when a known one was last found gone.
+    pub(crate) fn hear_returns<'a>(&self, mut known: impl Iterator<Item = &'a String>, gone: Option<Instant>) {
         let mut until = self.returning_until.write();
         let now = Instant::now();
         if now >= *until {
@@ -287,6 +160,10 @@ impl Acks {
         let is_back = |state: &RouterState| followed.is_some_and(|followed| state.came >= followed);
         if known.all(|router| routers.get(router).is_some_and(is_back)) {
             *until = now;
+            if let Some((known_for, told)) = self.inherited.write().take() {
+                // None: that was before this machine started.
+                *self.others_left.write() = told.checked_sub(known_for).max(gone);
+            }
         }
     }
 
@@ -299,6 +176,8 @@ impl Acks {
                 return false;
             }
             state.follow(earlier);
+        } else if self.followed.read().is_some() {
+            state.begin_unknown();
         }
         routers.insert(router.to_owned(), state);
         drop(routers);

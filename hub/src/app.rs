@@ -32,6 +32,7 @@ use crate::index::Index;
 use crate::lead::{Election, Leader, Mandate, Pulse};
 use crate::ledger::Store;
 use crate::metrics::Metrics;
+use crate::own_tokens::OwnTokens;
 use crate::people::Signer;
 use crate::pins::Pins;
 use crate::rotation::{self, Rotation};
@@ -145,7 +146,8 @@ impl Parts {
         self.spawn("index-time", self.index.clone().pass_time());
         let this = self.this(&listener)?;
         let told = this.identity.clone();
-        let election = Election::new(self.client.clone(), &self.config.namespace, this);
+        let knows = (self.acks.clone(), self.index.clone());
+        let election = Election::new(self.client.clone(), &self.config.namespace, this, knows);
         let (role, pulse) = (election.role(), election.pulse());
         let tls = tls::server_config(identity, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC)?;
         let door = Door::new(role.clone(), self.metrics.clone());
@@ -359,6 +361,7 @@ impl Parts {
                 tokens: Tokens::new(self.client.clone(), &self.config.namespace),
                 pins: pins.clone(),
                 agents: sessions.clone(),
+                own_tokens: OwnTokens::new(self.client.clone()),
                 vouched,
                 router_hosts: self.config.router_hosts.clone(),
                 audience: self.config.audience.clone(),

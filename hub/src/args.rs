@@ -65,8 +65,8 @@ pub struct Args {
     #[arg(long, env = "PORTOLAN_LABEL_PREFIX", default_value = portolan_crds::labels::DEFAULT_PREFIX)]
     pub label_prefix: String,
 
-    /// Member clusters whose agents may vouch for routers that run there (a router acts in all members); repeat for several.
-    /// Others enrol with the token of portolanctl router-token
+    /// Member clusters whose agents may vouch for routers that run there (a router acts in all members), and portolan-hub for the
+    /// hub's own cluster, which needs no agent for it; repeat for several. Others enrol with the token of portolanctl router-token
     #[arg(long, env = "PORTOLAN_ROUTERS_OF", value_name = "CLUSTER", value_delimiter = ',')]
     pub routers_of: Vec<String>,
 
@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, env = "PORTOLAN_ROUTER_HOSTS", value_name = "HOST", value_delimiter = ',')]
     pub router_hosts: Vec<String>,
 
-    /// Audience of the tokens that routers inside a member enrol with. Of hubs that have members in common each needs one of
+    /// Audience of the tokens that routers in Pods enrol with. Of hubs that have members in common each needs one of
     /// its own, and its routers the same (--audience): a token for one is good for nothing at the other
     #[arg(long, env = "PORTOLAN_AUDIENCE", default_value = labels::DEFAULT_AUDIENCE)]
     pub audience: String,

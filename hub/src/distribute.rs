@@ -128,7 +128,8 @@ impl Distributor {
         }
         loop {
             alarms.mark_unchanged();
-            self.index.read(|facts| self.acks.hear_returns(facts.routers.keys()));
+            self.index
+                .read(|facts| self.acks.hear_returns(facts.routers.keys(), facts.router_gone));
             let seen = self.acks.released(state.ledger.releasing());
             let begun = Instant::now();
             let mut released = dwells.observe(seen, state.run, begun);

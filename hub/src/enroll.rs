@@ -1,8 +1,8 @@
 //! Enrolment: a proof in, a certificate out.
 //!
 //! The subject follows from the proof and never from the CSR. Agents prove themselves by a bootstrap token and are pinned
-//! here; routers by a bootstrap token, or by a bound token of a member's router ServiceAccount that this member's agent
-//! reviews, and get an object each (`routers`). Renewal needs the certificate it replaces with a key that is pinned, and the
+//! here; routers by a bootstrap token, or by a bound token of a cluster's router ServiceAccount that the member's agent
+//! reviews, or the hub's own API server, and get an object each (`routers`). Renewal needs the certificate it replaces with a key that is pinned, and the
 //! standing it was given for. Texts of refusals name the
 //! field and the fix; logs never show a token. Served by `server`.
 
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 use portolan_crds::RouterPod;
-use portolan_crds::labels::{ROUTERS_NAMESPACE, SERVICE_ACCOUNT_ROUTER};
+use portolan_crds::labels::{HUB_CLUSTER, ROUTERS_NAMESPACE, SERVICE_ACCOUNT_ROUTER};
 use portolan_crds::names::service_account_user;
 use portolan_runtime::Secret;
 use portolan_runtime::pki::{LeafSpec, PkiError, Usage, subject_of};
@@ -33,6 +33,7 @@ use crate::facts::{MemberHistory, MemberObject, Pin};
 use crate::index::Index;
 use crate::jwks;
 use crate::metrics::{EnrollOutcome, Metrics};
+use crate::own_tokens::OwnTokens;
 use crate::peer::Peer;
 use crate::pins::{AgentKey, Pins};
 use crate::routers::{Enrolling, Routers};
@@ -60,10 +61,11 @@ pub(crate) struct Enroller {
     pub(crate) tokens: Tokens,
     pub(crate) pins: Pins,
     pub(crate) agents: Arc<AgentSessions>,
+    pub(crate) own_tokens: OwnTokens,
     pub(crate) vouched: Vouched,
-    /// Names of the certificates of routers that members vouch for.
+    /// Names of the certificates of routers that clusters vouch for.
     pub(crate) router_hosts: Vec<String>,
-    /// Of the tokens that routers inside a member enrol with.
+    /// Of the tokens that routers in Pods enrol with.
     pub(crate) audience: String,
     pub(crate) routers: Routers,
     pub(crate) metrics: Metrics,
@@ -250,15 +252,18 @@ impl Enroller {
         }
     }
 
-    /// A router inside a member: the member's own agent says whose token it is.
+    /// A router in a Pod: the member's agent says whose token it is, of the hub's own cluster its API server.
     async fn enroll_bound(&self, bound: v1::BoundToken, csr: &Csr) -> Result<v1::Issued, Status> {
         self.vouched.check_member(&bound.cluster)?;
-        let review = self
-            .agents
-            .review(&bound.cluster, Secret::new(bound.token), vec![self.audience.clone()]);
-        let review = review
-            .await
-            .map_err(|error| Status::unavailable(format!("boundToken: {error}")))?;
+        let is_own = bound.cluster == HUB_CLUSTER;
+        let (token, audience) = (Secret::new(bound.token), self.audience.clone());
+        let review = if is_own {
+            self.own_tokens.review(&token, audience).await
+        } else {
+            let review = self.agents.review(&bound.cluster, token, vec![audience]).await;
+            review.map_err(|error| error.to_string())
+        };
+        let review = review.map_err(|error| Status::unavailable(format!("boundToken: {error}")))?;
         if !review.authenticated {
             return Err(Status::unauthenticated(format!(
                 "boundToken.token: cluster {} does not know this token (audience {}): {}",
@@ -279,7 +284,7 @@ impl Enroller {
             )));
         };
         let pod = RouterPod {
-            cluster: Some(bound.cluster),
+            cluster: Some(bound.cluster).filter(|_| !is_own),
             name: review.pod,
             uid: review.pod_uid,
         };

@@ -43,6 +43,8 @@ pub(crate) struct Facts {
     /// All faults are stopped.
     pub(crate) faults_stopped: Option<FaultsStopped>,
     pub(crate) routers: BTreeMap<String, RouterObject>,
+    /// When one of them was last found gone, or replaced by another of its name; or none was looked for.
+    pub(crate) router_gone: Option<tokio::time::Instant>,
     pub(crate) pins: Stamped<BTreeMap<String, Pin>>,
     pub(crate) agents: BTreeMap<String, AgentReport>,
     /// Members of whose labels their agents have not spoken for so long that what they said last does not count.

@@ -223,6 +223,7 @@ impl Facts {
         }
         if before.is_some_and(|before| before.uid != uid) {
             self.router_refusals.remove(&name);
+            self.note_router_gone();
         }
         change
     }
@@ -234,7 +235,13 @@ impl Facts {
         }
         self.drop_tokens(name);
         self.router_refusals.remove(name);
+        self.note_router_gone();
         Change::Compile
+    }
+
+    /// A router may have been there of which nothing is known any more.
+    pub(crate) fn note_router_gone(&mut self) {
+        self.router_gone = Some(tokio::time::Instant::now());
     }
 
     /// Replaces all routers by a complete list.
@@ -247,6 +254,9 @@ impl Facts {
         self.routers.retain(|name, _| listed.contains(name));
         self.router_refusals.retain(|name, _| listed.contains(name));
         let deleted = (self.routers.len() < known).then_some(Change::Compile);
+        if deleted.is_some() {
+            self.note_router_gone();
+        }
         let applied = objects.iter().map(|object| self.apply_router(object)).max();
         let routers = &self.routers;
         for agent in self.agents.values_mut() {

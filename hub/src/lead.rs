@@ -5,6 +5,7 @@
 //! does not any more ends: what it knows is of before. Callers: `app`, which leads or follows; `splice` and `stream`, by what they are
 //! told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -16,13 +17,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use crate::acks::Acks;
+use crate::index::Index;
+
 mod announce;
 mod lease;
 mod pulse;
 
 pub(crate) use announce::announce;
 pub(crate) use lease::Leader;
-use lease::{Observer, RUNS_OUT_AFTER, given_back};
+use lease::{Observer, RUNS_OUT_AFTER, given_back, known_for};
 pub(crate) use pulse::Pulse;
 
 /// Between two renewals.
@@ -57,6 +61,8 @@ pub(crate) struct Election {
     this: Leader,
     role: watch::Sender<Role>,
     pulse: Pulse,
+    acks: Arc<Acks>,
+    index: Arc<Index>,
 }
 
 /// What came of a try to hold the Lease.
@@ -69,12 +75,14 @@ enum Held {
 
 impl Election {
     /// `this`: what the Lease is to say once this one leads.
-    pub(crate) fn new(client: Client, namespace: &str, this: Leader) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str, this: Leader, (acks, index): (Arc<Acks>, Arc<Index>)) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
             this,
             role: watch::Sender::new(Role::Unknown(String::new())),
             pulse: Pulse::stopped(),
+            acks,
+            index,
         }
     }
 
@@ -176,6 +184,9 @@ impl Election {
             return self.hold(Some(&lease), asked).await;
         }
         // Those that agree with the one before come first.
+        if observer.is_renewed(&lease) {
+            self.acks.inherit_known_for(known_for(&lease));
+        }
         let patience = holder
             .differs(&self.this.settings)
             .map_or(Duration::ZERO, |_| RUNS_OUT_AFTER);
@@ -188,7 +199,8 @@ impl Election {
 
     /// Writes this one into the Lease, in place of what was seen.
     async fn hold(&self, seen: Option<&Lease>, asked: Instant) -> Result<Held, LookError> {
-        let (params, lease) = (PostParams::default(), self.this.lease(seen));
+        let known_for = self.acks.known_for(self.index.read(|facts| facts.router_gone));
+        let (params, lease) = (PostParams::default(), self.this.lease(seen, known_for));
         let written = match seen {
             Some(_) => within(self.api.replace(LEASE_HUB, &params, &lease)).await,
             None => within(self.api.create(&params, &lease)).await,

@@ -28,6 +28,7 @@ mod jwks;
 mod lead;
 mod ledger;
 mod metrics;
+mod own_tokens;
 mod pace;
 mod peer;
 mod people;

@@ -43,6 +43,7 @@ use crate::index::Index;
 use crate::lead::Mandate;
 use crate::ledger::Store;
 use crate::metrics::Metrics;
+use crate::own_tokens::OwnTokens;
 use crate::pins::Pins;
 use crate::routers::Routers;
 use crate::server::{self, Services};
@@ -162,6 +163,7 @@ impl TestHub {
                 tokens: Tokens::new(client.clone(), NAMESPACE),
                 pins: pins.clone(),
                 agents: self.sessions.clone(),
+                own_tokens: OwnTokens::new(client.clone()),
                 vouched,
                 router_hosts: vec!["router.test".to_owned()],
                 audience: labels::DEFAULT_AUDIENCE.to_owned(),

@@ -1,4 +1,5 @@
-//! Routers that a member vouches for: Pods of its router ServiceAccount, known by the word of its agent alone.
+//! Routers that a cluster vouches for: Pods of its router ServiceAccount, known by the word of the member's agent alone, or of the
+//! hub's own API server.
 //!
 //! A router is sent the views and tokens of all members, so that whoever may vouch for one may act in all of them as the
 //! routers may. No member gets that by joining: the hub names those that do, none by default, and only for as long as
@@ -7,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use portolan_crds::labels::HUB_CLUSTER;
 use portolan_crds::names::is_dns_subdomain;
 use tonic::Status;
 
@@ -16,18 +18,18 @@ use crate::standing::standing;
 /// Between cluster and Pod in a router's name. Routers with a bootstrap token have names without it.
 const SEPARATOR: char = '.';
 
-/// The members that may vouch for routers. Clones share the index.
+/// The clusters that may vouch for routers. Clones share the index.
 #[derive(Debug, Clone)]
 pub(crate) struct Vouched {
     index: Arc<Index>,
-    members: Arc<BTreeSet<String>>,
+    clusters: Arc<BTreeSet<String>>,
 }
 
 impl Vouched {
-    pub(crate) fn new(index: Arc<Index>, members: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn new(index: Arc<Index>, clusters: impl IntoIterator<Item = String>) -> Self {
         Self {
             index,
-            members: Arc::new(members.into_iter().collect()),
+            clusters: Arc::new(clusters.into_iter().collect()),
         }
     }
 
@@ -38,24 +40,27 @@ impl Vouched {
         (is_dns_subdomain(pod) && is_dns_subdomain(&name)).then_some(name)
     }
 
-    /// Whether a member vouched for the router of this name.
+    /// Whether a cluster vouched for the router of this name.
     pub(crate) fn is_name(name: &str) -> bool {
         name.contains(SEPARATOR)
     }
 
-    /// Whether the router of this name may go on: it is no member's, or of one that may vouch and is a member still.
+    /// Whether the router of this name may go on: no cluster vouched for it, or one that may, and that is a member still.
     pub(crate) fn check_router(&self, name: &str) -> Result<(), Status> {
         name.split_once(SEPARATOR)
             .map_or(Ok(()), |(cluster, _)| self.check_member(cluster))
     }
 
-    /// Whether the agent of `cluster` may vouch for routers.
+    /// Whether `cluster` may vouch for routers: by its agent, or by the hub's own API server.
     pub(crate) fn check_member(&self, cluster: &str) -> Result<(), Status> {
-        if !self.members.contains(cluster) {
+        if !self.clusters.contains(cluster) {
             return Err(Status::permission_denied(
-                "boundToken.cluster: this member may not vouch for routers, who act in all members: name it in the hub's \
+                "boundToken.cluster: this cluster may not vouch for routers, who act in all members: name it in the hub's \
                  --routers-of, or enrol the router with the token of portolanctl router-token",
             ));
+        }
+        if cluster == HUB_CLUSTER {
+            return Ok(());
         }
         standing(&self.index, cluster).map(drop)
     }

@@ -228,6 +228,13 @@ impl Watch {
                 Ok(Event::InitApply(object)) => listed.push(object),
                 Ok(Event::InitDone) => {
                     self.into.reset(index, &listed, is_first);
+                    if self.watched == Watched::Routers && !is_first {
+                        // Some may have come and gone while nothing was heard.
+                        index.write(|facts| {
+                            facts.note_router_gone();
+                            Change::Nothing
+                        });
+                    }
                     tracing::info!(kind = self.resource.kind, objects = listed.len(), "listed");
                     (listed, is_first) = (Vec::new(), false);
                     done();

@@ -83,10 +83,10 @@ struct HubArgs {
     /// Bootstrap token of this router; needed until it has its identity.
     #[arg(long, env = "PORTOLAN_BOOTSTRAP_TOKEN_FILE", value_name = "FILE")]
     bootstrap_token_file: Option<PathBuf>,
-    /// Bound ServiceAccount token to enrol with instead, for a router inside the member --cluster.
+    /// Bound ServiceAccount token to enrol with instead, for a router in a Pod of --cluster.
     #[arg(long, env = "PORTOLAN_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The member cluster that issued --token-file.
+    /// The member cluster that issued --token-file; portolan-hub: the cluster that the hub runs in.
     #[arg(long, env = "PORTOLAN_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
     /// Name of the Pod that this router runs in, if that is one in the hub's own namespace: with the Pod the hub forgets the

@@ -194,12 +194,13 @@ impl Fleet {
 
     /// Ends a program of the fleet and starts it again as this process's own, with the same flags and addresses.
     pub async fn take_over(&self, name: &str) -> anyhow::Result<Daemon> {
-        let (launch, addresses) = self.take_out(name).await?;
+        let (launch, addresses) = self.launched(name)?;
+        self.take_out(name).await?;
         Daemon::adopt(launch, &addresses).await
     }
 
-    /// Ends a program of the fleet; how it was started, and where it listened.
-    pub(crate) async fn take_out(&self, name: &str) -> anyhow::Result<(Launch, Value)> {
+    /// How a program of the fleet was started, and where it listens.
+    pub(crate) fn launched(&self, name: &str) -> anyhow::Result<(Launch, Value)> {
         let pid = self.process(name)?.pid;
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).with_context(|| format!("{name} does not run"))?;
         let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
@@ -217,10 +218,14 @@ impl Fleet {
             env: self.env.clone(),
             dir: self.dir.clone(),
         };
+        Ok((launch, serde_json::from_slice(&addresses)?))
+    }
+
+    /// Ends a program of the fleet for good.
+    pub(crate) async fn take_out(&self, name: &str) -> anyhow::Result<()> {
         // Else the supervisor would start it again.
         let stop = ["dev", "stop", name, "--dir", &argument(&self.dir)].map(ToOwned::to_owned);
-        self.run(&stop).await?;
-        Ok((launch, serde_json::from_slice(&addresses)?))
+        self.run(&stop).await.map(drop)
     }
 
     /// What a program has logged so far.

@@ -27,14 +27,18 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Ends the world's hub and starts so many in its place. `env` is of the last of them.
+    /// Starts so many beside the world's hub and, once they follow it, ends that. `env` is of the last of them.
     pub async fn start(world: &World, count: usize, env: &[(&str, &str)]) -> anyhow::Result<Self> {
-        let (launch, addresses) = world.fleet.take_out("hub").await?;
+        let (launch, addresses) = world.fleet.launched("hub")?;
         let mut hubs = Vec::new();
         for number in 1..=count {
             let env = if number == count { env } else { &[] };
             hubs.push(Daemon::start(replica(&launch, number, env)).await?);
         }
+        for hub in &hubs {
+            hub.ready().await;
+        }
+        world.fleet.take_out("hub").await?;
         let text = |key: &str| addresses[key].as_str().context("an address of the hub");
         let replicas = Self {
             way: Balancer::at(text("bind")?, Vec::new()).await?,

@@ -1,5 +1,6 @@
 //! What routers acknowledge, hold and may have told.
 
+use portolan_wire::protocol::UNDER_WAY_FOR;
 use portolan_wire::v1;
 
 use super::*;
@@ -41,7 +42,7 @@ async fn nobody_is_waited_for_any_more_once_all_known_routers_are_back() {
     tokio::time::advance(Duration::from_secs(1)).await;
     acks.expect_returns();
     let is_over = || {
-        acks.hear_returns(known.iter());
+        acks.hear_returns(known.iter(), None);
         *acks.returning_until.read() <= Instant::now()
     };
     assert!(acks.connected("b", RouterState::new(2, BTreeMap::new())));
@@ -49,6 +50,42 @@ async fn nobody_is_waited_for_any_more_once_all_known_routers_are_back() {
     assert!(acks.connected("a", RouterState::new(3, BTreeMap::new())));
     assert!(is_over());
     assert_eq!(acks.released(BTreeSet::new()).by_all, 0, "both have to acknowledge");
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_sent_under_an_earlier_hub_are_known_to_be_answered_if_it_told_of_all_who_sent_them() {
+    let (pair, known) = (("east".to_owned(), "ns".to_owned(), 3), ["a".to_owned()]);
+    let told = |told: Option<Duration>, gone: Option<Instant>, is_noted: bool| {
+        let acks = Acks::default();
+        told.into_iter().for_each(|known_for| acks.inherit_known_for(known_for));
+        acks.expect_returns();
+        let state = RouterState {
+            earlier_answered: true,
+            is_noted,
+            answered: [pair.clone()].into(),
+            ..RouterState::new(1, BTreeMap::new())
+        };
+        assert!(acks.connected("a", state));
+        assert!(!acks.are_answered(&"ops/a".parse().unwrap(), &pair), "others may come");
+        acks.hear_returns(known.iter(), gone);
+        acks
+    };
+    let answered = |acks: &Acks| acks.are_answered(&"ops/a".parse().unwrap(), &pair);
+    tokio::time::advance(KNOWN_FOR_MAX).await;
+    let all = told(Some(FORGOTTEN_AFTER), None, true);
+    assert!(answered(&all));
+    assert_eq!(all.known_for(None), FORGOTTEN_AFTER, "for the one after it");
+    assert!(!answered(&told(None, None, true)), "it told nothing");
+    let less = FORGOTTEN_AFTER - Duration::from_secs(1);
+    assert!(!answered(&told(Some(less), None, true)));
+    let gone = told(Some(FORGOTTEN_AFTER), Some(Instant::now()), true);
+    assert!(!answered(&gone), "one is gone since");
+    assert_eq!(gone.known_for(None), Duration::ZERO);
+    let copy = told(Some(FORGOTTEN_AFTER), None, false);
+    assert!(!answered(&copy), "its folder may be a copy");
+    tokio::time::advance(UNDER_WAY_FOR).await;
+    assert!(answered(&copy));
+    assert_eq!(Acks::default().known_for(None), KNOWN_FOR_MAX, "of the first hub");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod routers;
 
+use portolan_crds::labels;
 use portolan_runtime::Secret;
 use portolan_runtime::pki::{CertificateAuthority, Issued, LeafSpec, Subject, Usage, subject_of};
 use portolan_wire::identity::Identity;
@@ -396,6 +397,8 @@ async fn a_member_vouches_for_routers_only_if_the_hub_says_so_and_while_it_is_on
     let status = hub.enroll(by_bound_token("north")).await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied);
     assert!(status.message().contains("--routers-of"), "{}", status.message());
+    let status = hub.enroll(by_bound_token(labels::HUB_CLUSTER)).await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied, "nor does the hub's own cluster");
 
     let _east = hub.join("east").await;
     let renew = async |name: &str| {

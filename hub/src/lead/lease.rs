@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use portolan_crds::labels::{ANNOTATION_HUB_ADDRESS, ANNOTATION_HUB_SETTINGS, LEASE_HUB};
+use portolan_crds::labels::{ANNOTATION_HUB_ADDRESS, ANNOTATION_HUB_SETTINGS, ANNOTATION_ROUTERS_KNOWN, LEASE_HUB};
 use tokio::time::Instant;
 
 /// A Lease that nobody renewed for this long has run out.
@@ -38,8 +38,8 @@ impl Leader {
         })
     }
 
-    /// The Lease that says so, from what is there: to be created, or to replace that.
-    pub(super) fn lease(&self, before: Option<&Lease>) -> Lease {
+    /// The Lease that says so, from what is there: to be created, or to replace that. `known_for`: as [`known_for`] reads it.
+    pub(super) fn lease(&self, before: Option<&Lease>, known_for: Duration) -> Lease {
         let now = MicroTime(Timestamp::now());
         let spec = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
         let is_new = spec.holder_identity.as_ref() != Some(&self.identity);
@@ -49,6 +49,7 @@ impl Leader {
         let mut annotations = BTreeMap::from([(ANNOTATION_HUB_SETTINGS.to_owned(), settings)]);
         let address = self.address.clone().into_iter();
         annotations.extend(address.map(|address| (ANNOTATION_HUB_ADDRESS.to_owned(), address)));
+        annotations.insert(ANNOTATION_ROUTERS_KNOWN.to_owned(), known_for.as_secs().to_string());
         Lease {
             metadata: ObjectMeta {
                 name: Some(LEASE_HUB.to_owned()),
@@ -77,6 +78,13 @@ impl Leader {
         let lines: Vec<_> = lines.collect();
         (!lines.is_empty()).then(|| lines.join(", "))
     }
+}
+
+/// For how long no router has acted that has no Router object, as who holds the Lease told. Whole seconds; zero where it told nothing.
+pub(super) fn known_for(lease: &Lease) -> Duration {
+    let annotations = lease.metadata.annotations.as_ref();
+    let told = annotations.and_then(|all| all.get(ANNOTATION_ROUTERS_KNOWN)?.parse().ok());
+    Duration::from_secs(told.unwrap_or_default())
 }
 
 /// The Lease that nobody holds any more, in place of one that ends by itself.
@@ -109,6 +117,11 @@ impl Observer {
         }
     }
 
+    /// Whether whoever holds it wrote this since the look before.
+    pub(super) fn is_renewed(&self, lease: &Lease) -> bool {
+        self.seen.as_ref().is_some_and(|(spec, _)| *spec != lease.spec)
+    }
+
     /// A look failed: the holder may be as unable to renew. What was seen before says nothing about it.
     pub(super) fn failed(&mut self) {
         self.seen = None;
@@ -129,20 +142,20 @@ mod tests {
 
     #[test]
     fn what_a_lease_says_is_read_back() {
-        let first = leader("a").lease(None);
+        let first = leader("a").lease(None, Duration::ZERO);
         assert_eq!(Leader::of(&first), Some(leader("a")));
-        let renewed = leader("a").lease(Some(&first));
+        let renewed = leader("a").lease(Some(&first), Duration::ZERO);
         let spec = |lease: &Lease| lease.spec.clone().unwrap();
         assert_eq!(spec(&renewed).acquire_time, spec(&first).acquire_time);
         assert_eq!(spec(&renewed).lease_transitions, Some(1));
-        let taken = leader("b").lease(Some(&renewed));
+        let taken = leader("b").lease(Some(&renewed), Duration::ZERO);
         assert_eq!(spec(&taken).lease_transitions, Some(2));
         assert_eq!(Leader::of(&given_back(&taken)), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_has_run_out_when_it_was_seen_unchanged_for_long_enough_by_ones_own_clock() {
-        let lease = leader("a").lease(None);
+        let lease = leader("a").lease(None, Duration::ZERO);
         let mut observer = Observer::default();
         let begun = Instant::now();
         let after = |seconds: f64| begun + Duration::from_secs_f64(seconds);
@@ -151,7 +164,7 @@ mod tests {
         assert!(!observer.looked(&lease, after(2.9), none));
         assert!(observer.looked(&lease, after(3.0), none));
         assert!(!observer.looked(&lease, after(3.0), Duration::from_secs(1)), "patience");
-        let mut renewed = leader("a").lease(Some(&lease));
+        let mut renewed = leader("a").lease(Some(&lease), Duration::ZERO);
         // However old the time is that stands in it.
         renewed.spec.as_mut().unwrap().renew_time = Some(MicroTime(Timestamp::UNIX_EPOCH));
         assert!(!observer.looked(&renewed, after(3.1), none));

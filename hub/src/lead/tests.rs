@@ -16,7 +16,7 @@ fn replica(client: &Client, name: &str, buckets: &str) -> Election {
         address: Some(format!("{name}:7443")),
         settings: BTreeMap::from([("--buckets".to_owned(), buckets.to_owned())]),
     };
-    Election::new(client.clone(), "n", this)
+    Election::new(client.clone(), "n", this, Default::default())
 }
 
 /// One that runs until it is dropped, as one that is killed.
@@ -82,6 +82,26 @@ async fn one_leads_and_the_next_one_only_once_its_lease_was_seen_to_run_out() {
     let took = second.leads().await;
     let least = RUNS_OUT_AFTER.checked_sub(RENEW_EVERY).unwrap();
     assert!(took >= least && took <= RUNS_OUT_AFTER + 2 * LOOK_EVERY, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_follows_is_told_for_how_long_all_routers_are_known_by_a_lease_that_is_renewed() {
+    tokio::time::advance(Duration::from_hours(2)).await;
+    let client = scripted_api(Objects::default());
+    let mut first = Running::start(replica(&client, "a", "32"));
+    first.leads().await;
+    let (second, acks) = (replica(&client, "b", "32"), Arc::<Acks>::default());
+    let mut second = Running::start(Election {
+        acks: acks.clone(),
+        ..second
+    });
+    second.follows().await;
+    assert_eq!(acks.inherited(), None, "what a Lease says may be of long ago");
+    tokio::time::sleep(2 * RENEW_EVERY).await;
+    assert_eq!(acks.inherited(), Some(Duration::from_hours(1)));
+    drop(first);
+    second.leads().await;
+    assert!(acks.inherited().is_some(), "until it is taken");
 }
 
 #[tokio::test(start_paused = true)]

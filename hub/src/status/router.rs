@@ -24,6 +24,7 @@ pub(super) fn status(sources: Sources<'_>, name: &str, router: &RouterObject) ->
     let connected = state.is_some_and(|state| state.left.is_none());
     if let Some(state) = state.filter(|_| connected) {
         status.version = Some(state.version.clone()).filter(|version| !version.is_empty());
+        status.process = state.believed_process().map(str::to_owned);
     }
     if let Some(state) = state {
         let left = state.left.map(|left| left.elapsed());

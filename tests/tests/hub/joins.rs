@@ -1,8 +1,16 @@
 //! Joining: by token, once, under one name; and what the MemberCluster says of it.
 
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use kube::api::{Api, PostParams};
+use portolan_crds::Router;
+use portolan_crds::labels::{
+    DEFAULT_AUDIENCE, HUB_CLUSTER, ROUTERS_NAMESPACE, SERVICE_ACCOUNT_ROUTER, SYSTEM_NAMESPACE,
+};
+use portolan_wire::v1;
 use portolan_wire::v1::enroll_response::Outcome;
-use serde_json::json;
-use tonic::Code;
+use portolan_wire::v1::enrollment_client::EnrollmentClient;
+use serde_json::{from_value, json};
+use tonic::{Code, Status};
 
 use crate::scene::{Scene, csr, facts_of, good_member};
 
@@ -15,6 +23,68 @@ async fn who_is_let_in() {
     tokens_are_spent(&scene).await;
     clusters_join_once(&scene).await;
     scene.leaks_nothing().await;
+}
+
+/// Of whom that is: no agent is there.
+#[tokio::test]
+async fn a_router_of_the_hubs_own_cluster_enrols_by_its_pods_token() {
+    let scene = Scene::start().await.unwrap();
+    let client = scene.client().await;
+    let metadata = |name: &str| json!({"metadata": {"name": name}});
+    let namespaces = Api::<Namespace>::all(client.clone());
+    let namespace = from_value(metadata(ROUTERS_NAMESPACE)).unwrap();
+    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), ROUTERS_NAMESPACE);
+    for name in [SERVICE_ACCOUNT_ROUTER, "another"] {
+        let account = from_value(metadata(name)).unwrap();
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+    }
+    let pods = Api::<Pod>::namespaced(client.clone(), ROUTERS_NAMESPACE);
+    let made = async |name: &str, account: &str| {
+        let pod = json!({
+            "metadata": {"name": name},
+            "spec": {"serviceAccountName": account, "containers": [{"name": "router", "image": "x:1"}]},
+        });
+        let pod = from_value(pod).unwrap();
+        let pod: Pod = pods.create(&PostParams::default(), &pod).await.unwrap();
+        pod.metadata.uid.unwrap()
+    };
+    let uid = made("router-0", SERVICE_ACCOUNT_ROUTER).await;
+    let answer = enroll_in_pod(&scene, SERVICE_ACCOUNT_ROUTER, Some(("router-0", &uid)));
+    assert!(matches!(answer.await, Ok(Outcome::Issued(_))));
+    let routers = Api::<Router>::namespaced(client, SYSTEM_NAMESPACE);
+    let router = routers.get("portolan-hub.router-0").await.unwrap();
+    let pod = router.spec.pod.unwrap();
+    assert_eq!((pod.cluster, pod.name, pod.uid), (None, "router-0".to_owned(), uid));
+
+    let other = made("another-0", "another").await;
+    for (account, pod, text) in [
+        ("another", Some(("another-0", &*other)), "only system:serviceaccount:"),
+        (SERVICE_ACCOUNT_ROUTER, None, "is bound to no Pod"),
+    ] {
+        let refused = enroll_in_pod(&scene, account, pod).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(refused.message().contains(text), "{}", refused.message());
+    }
+    scene.leaks_nothing().await;
+}
+
+/// Asks for a router's certificate with a token of the hub's cluster: of this account, bound to this Pod (name, uid).
+async fn enroll_in_pod(scene: &Scene, account: &str, pod: Option<(&str, &str)>) -> Result<Outcome, Status> {
+    let audiences = [DEFAULT_AUDIENCE];
+    let token = scene.cluster().issue_token(ROUTERS_NAMESPACE, account, &audiences, pod);
+    let bound = v1::BoundToken {
+        cluster: HUB_CLUSTER.to_owned(),
+        token: token.await.unwrap(),
+    };
+    let request = v1::EnrollRequest {
+        proof: Some(v1::enroll_request::Proof::BoundToken(bound)),
+        csr: csr(),
+        ..v1::EnrollRequest::default()
+    };
+    let mut client = EnrollmentClient::new(scene.channel(None).await);
+    let answer = client.enroll(request).await?;
+    Ok(answer.into_inner().outcome.unwrap())
 }
 
 async fn waits_for_the_opt_in(scene: &Scene) {

@@ -13,7 +13,7 @@ use portolan_crds::labels::{LabelKeys, WEBHOOK_AUTHORS};
 use portolan_crds::{Bucketing, MemberCluster, ShardingConfig};
 use portolan_runtime::pki::{self, CertificateAuthority};
 use portolan_runtime::tls::{self, IdentityStore, TrustStore};
-use portolan_testbed::{Testbed, eventually};
+use portolan_testbed::{Cluster, Testbed, eventually};
 use portolan_tests::ctl;
 use portolan_tests::daemon::{Daemon, Launch};
 use portolan_tests::hub_cluster;
@@ -56,6 +56,8 @@ impl Scene {
             &kubeconfig,
             "--bind",
             "127.0.0.1:0",
+            "--routers-of",
+            "portolan-hub",
             "--log-level",
             "debug,h2=info,hyper=info",
         ];
@@ -113,9 +115,13 @@ impl Scene {
         Daemon::start(launch).await
     }
 
+    pub(crate) fn cluster(&self) -> &Cluster {
+        self.testbed.cluster("hub")
+    }
+
     /// Path of the hub cluster's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> String {
-        argument(self.testbed.cluster("hub").kubeconfig_path())
+        argument(self.cluster().kubeconfig_path())
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -251,7 +257,7 @@ impl Scene {
         }
     }
 
-    async fn channel(&self, identity: Option<&Identity>) -> Channel {
+    pub(crate) async fn channel(&self, identity: Option<&Identity>) -> Channel {
         let ca = self.ca().await;
         let store = identity.map(|identity| hub_cluster::identity(&ca, identity).unwrap());
         self.channel_with(&ca, store)
