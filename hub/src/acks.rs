@@ -4,6 +4,7 @@
 //! holds, so it goes on counting until it is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -30,7 +31,6 @@ pub(crate) use locks::LockStanding;
 pub(crate) use moving::moving as moving_lock;
 pub(crate) use renewals::Renewals;
 pub(crate) use reported::{Answered, Copies, CopyBehind, OtherLeases, Reported, RuleReport};
-pub(crate) use state::RouterState;
 
 /// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
 pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
@@ -42,6 +42,73 @@ const KNOWN_FOR_MAX: Duration = Duration::from_hours(1);
 const HEARD_WITHIN: Duration = Duration::from_secs(8);
 /// A router that was connected within this time may be asked by a client that has its position from another one.
 const READERS_WITHIN: Duration = Duration::from_hours(1);
+
+/// One router.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what it can do and what it has said, each apart from the others"
+)]
+pub(crate) struct RouterState {
+    pub(crate) epoch: u64,
+    pub(crate) version: String,
+    /// Whether it reads cursors of format 2.
+    pub(crate) reads_views: bool,
+    /// Whether its writes say their epoch, where the grant is fenced.
+    pub(crate) says_epochs: bool,
+    /// Pairs that are being released and of which no write of it is open.
+    pub(crate) answered: BTreeSet<PairEpoch>,
+    /// Whether it hands leader locks over.
+    pub(crate) hands_locks_over: bool,
+    /// How far each handover of a leader lock is in it.
+    pub(crate) locks: BTreeMap<ShardName, LockStanding>,
+    /// Which locks callers may hold, as it tells.
+    pub(crate) renewals: Renewals,
+    /// Whether it serves policies.
+    pub(crate) serves_policies: bool,
+    /// Whether it knows that a namespace has an owner of each operator.
+    pub(crate) knows_operators: bool,
+    /// What the router is told.
+    pub(crate) subscription: Subscription,
+    /// Another one with each start of the router; empty: it is of a release that does not tell.
+    pub(crate) process: String,
+    /// It says that every write of earlier processes is answered.
+    pub(crate) earlier_answered: bool,
+    /// The hub that led before has noted that it believes this process.
+    pub(crate) is_noted: bool,
+    /// It serves nobody any more, and every write of it and of earlier processes is answered.
+    pub(crate) ended: bool,
+    /// Until then writes may be open of which it does not know, of another process of its name.
+    pub(crate) doubted_until: Option<Instant>,
+    /// When one of its name left that had another memory.
+    pub(crate) replaces: Option<Instant>,
+    /// `None` while connected.
+    pub(crate) left: Option<Instant>,
+    pub(crate) held: Held,
+    /// Shards of which the transaction under way, or the last one that was not answered, tells the rules or grants namespaces.
+    pub(crate) offered: BTreeSet<ShardName>,
+    /// Refused version and reason, until a later version is taken.
+    pub(crate) rejected: BTreeMap<Ref, (String, String)>,
+    /// The last compile run whose outcome it serves whole.
+    pub(crate) acked_run: u64,
+    /// It cannot write its state file: what it was told since it acknowledged last is in force there, and a restart would undo it.
+    pub(crate) unsaved: bool,
+    /// What the router had seen of the ledger when its stream began.
+    pub(crate) seen: LedgerPosition,
+    /// Shared: statuses are made of copies.
+    pub(crate) reported: Arc<Reported>,
+    /// When this stream began.
+    pub(crate) came: Instant,
+    /// When it reported last on this stream.
+    pub(crate) heard: Option<Instant>,
+    /// When it told last on this stream how rules of policies stand.
+    pub(crate) told_rules: Option<Instant>,
+    /// How rules of policies stand in it, as it reported last: on this stream, or on one before.
+    pub(crate) rules: Arc<RuleReport>,
+    /// Copies of replicated kinds that are not what the primary has, as it reported last: on this stream, or on one before of the same
+    /// process.
+    pub(crate) copies: Arc<BTreeMap<ShardName, Copies>>,
+}
 
 /// How much of which ledger's life somebody has seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

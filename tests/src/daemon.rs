@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -32,6 +33,15 @@ code=$?
 kill $reader
 exit $code
 "#;
+
+/// Waits until a program can listen there: while ours was away, some connection may have been given the port to begin from.
+async fn until_free(address: &str) {
+    if address.is_empty() {
+        return;
+    }
+    let bind = || async { TcpListener::bind(address).map(drop).map_err(|error| error.to_string()) };
+    eventually(&format!("{address} is free"), bind).await;
+}
 
 /// What to run, and where its log and addresses go.
 #[derive(Clone, Debug)]
@@ -130,6 +140,9 @@ impl Daemon {
         arguments = with_value(&arguments, "--addresses-file", &argument(&file));
         for (flag, value) in flags {
             arguments = with_value(&arguments, flag, value);
+        }
+        for address in [&self.bind, &self.webhook, &self.admin] {
+            until_free(address).await;
         }
         self.running = Some(self.spawn(&arguments)?);
         let what = format!("{} tells its addresses", self.launch.name);
