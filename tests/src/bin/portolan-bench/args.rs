@@ -92,6 +92,9 @@ pub(crate) struct RunArgs {
     /// Namespaces of the fleet that move, one after the other
     #[arg(long, default_value_t = 10)]
     pub(crate) fleet_moves: usize,
+    /// How often the fleet's hub is killed beside a replica that takes over
+    #[arg(long, default_value_t = 5)]
+    pub(crate) fleet_kills: usize,
     /// Operators that own the same namespaces, beside one operator in as many times as many
     #[arg(long, default_value_t = 50)]
     pub(crate) operators: usize,

@@ -19,6 +19,7 @@ use futures::{StreamExt, TryStreamExt};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use portolan_crds::{Bucketing, ShardingConfig};
+use portolan_tests::balancer::Balancer;
 use portolan_tests::hub_cluster::{self, NAMESPACE};
 use serde_json::{Value, json};
 
@@ -56,6 +57,8 @@ pub(crate) struct Amount {
     pub(crate) changes: usize,
     /// Moves take seconds.
     pub(crate) moves: usize,
+    /// How often the hub is killed.
+    pub(crate) kills: usize,
     /// Of each token that an agent mints; 0: none are minted.
     pub(crate) token_bytes: usize,
 }
@@ -67,9 +70,12 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<FleetS
     );
     ensure!(amount.routers > 0, "somebody has to be told");
     step("fleet: starting a control plane and the hub");
-    let plane = HubPlane::start().await?;
+    let mut plane = HubPlane::start().await?;
+    // The address that all know, whichever replica leads.
+    let way = Balancer::start(vec![plane.address.clone()]).await?;
+    plane.address.clone_from(&way.address);
     let mut loads = vec![load(&plane, "with nothing").await?];
-    let fleet = Fleet::build(plane, amount, step).await?;
+    let mut fleet = Fleet::build(plane, amount, step).await?;
     loads.push(load(&fleet.plane, "everything told, at rest").await?);
     let mut rows = Vec::new();
     step(&format!("fleet: edit of a ShardingConfig, {} times", amount.changes));
@@ -92,6 +98,14 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<FleetS
     let reshard = fleet.reshard(amount.root_size).await?;
     step(&format!("fleet: {}", fleet.board.losses()));
     loads.push(load(&fleet.plane, "after all changes, at rest").await?);
+    step(&format!(
+        "fleet: the hub is killed beside a replica, {} times",
+        amount.kills
+    ));
+    let mut takeovers = Vec::new();
+    for number in 0..amount.kills {
+        takeovers.push(fleet.is_taken_over(number, &way).await?.as_secs_f64());
+    }
     Ok(FleetSection {
         of: format!(
             "{} members, {} namespaces, {} shards and a root of {} more, {} routers; tokens of {} bytes",
@@ -106,6 +120,7 @@ pub(crate) async fn run(amount: Amount, step: fn(&str)) -> anyhow::Result<FleetS
         loads,
         rows,
         reshard,
+        takeovers,
     })
 }
 
@@ -243,6 +258,30 @@ impl Fleet {
             }
         }
         Ok(since)
+    }
+
+    /// Kills the hub; how long it takes until every router has acknowledged something of the replica that follows it.
+    async fn is_taken_over(&mut self, number: usize, way: &Balancer) -> anyhow::Result<Duration> {
+        let (follower, address) = self
+            .plane
+            .follower(["follower", "another-follower"][number % 2])
+            .await?;
+        // Agents and routers knock there until it leads.
+        way.serve_by(vec![address]);
+        let killed = Instant::now();
+        self.plane.give_way(follower).await?;
+        while self.board.back(killed) < self.routers.len() {
+            ensure!(
+                killed.elapsed() < PATIENCE,
+                "{} routers are back; {}",
+                self.board.back(killed),
+                self.board.losses()
+            );
+            tokio::time::sleep(LOOK).await;
+        }
+        let took = killed.elapsed();
+        self.until_quiet(Instant::now()).await?;
+        Ok(took)
     }
 
     /// One change after the other, each acknowledged by all routers before the next.

@@ -40,16 +40,7 @@ impl HubPlane {
         let cluster = testbed.cluster("hub");
         let kubeconfig = argument(cluster.direct_kubeconfig_path());
         ctl::ok(&["install", "--hub-kubeconfig", &kubeconfig]).await?;
-        let arguments = [
-            "--kubeconfig",
-            &kubeconfig,
-            "--bind",
-            "127.0.0.1:0",
-            "--admin-bind",
-            "127.0.0.1:0",
-        ];
-        let arguments = arguments.map(str::to_owned);
-        let mut hub = Child::start("hub", &program("portolan-hub")?, &arguments, dir.path())?;
+        let mut hub = replica("hub", &kubeconfig, dir.path())?;
         let (address, admin) = (hub.address("bind").await?, hub.address("admin").await?);
         hub.ready().await?;
         let webhook = format!("https://{}/shardingconfigs", hub.address("webhook").await?);
@@ -65,6 +56,22 @@ impl HubPlane {
             admin,
             dir,
         })
+    }
+
+    /// Starts a replica that follows the hub, and returns once it does, with its address.
+    pub(crate) async fn follower(&self, name: &'static str) -> anyhow::Result<(Child, String)> {
+        let kubeconfig = argument(self.cluster().direct_kubeconfig_path());
+        let mut follower = replica(name, &kubeconfig, self.dir())?;
+        let address = follower.address("bind").await?;
+        follower.ready().await?;
+        Ok((follower, address))
+    }
+
+    /// Kills the hub without a word: what was its follower is the hub.
+    pub(crate) async fn give_way(&mut self, mut follower: Child) -> anyhow::Result<()> {
+        self.admin = follower.address("admin").await?;
+        drop(std::mem::replace(&mut self.hub, follower));
+        Ok(())
     }
 
     /// Of the hub and of what starts beside it.
@@ -128,4 +135,16 @@ impl HubPlane {
             "caBundle": STANDARD.encode(cluster.ca_pem()),
         })
     }
+}
+
+fn replica(name: &'static str, kubeconfig: &str, dir: &Path) -> anyhow::Result<Child> {
+    let arguments = [
+        "--kubeconfig",
+        kubeconfig,
+        "--bind",
+        "127.0.0.1:0",
+        "--admin-bind",
+        "127.0.0.1:0",
+    ];
+    Child::start(name, &program("portolan-hub")?, &arguments.map(str::to_owned), dir)
 }

@@ -191,6 +191,7 @@ fn fleet_amount(args: &RunArgs) -> fleet::Amount {
         root_size: few(args.fleet_root_size, 8),
         changes: few(args.changes, 5).max(1),
         moves: few(args.fleet_moves, 2).max(1),
+        kills: few(args.fleet_kills, 2),
         token_bytes: args.fleet_token_bytes,
     }
 }

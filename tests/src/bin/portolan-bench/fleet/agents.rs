@@ -24,6 +24,8 @@ use tonic::transport::Channel;
 
 /// Messages under way to the hub.
 const OUTBOX: usize = 16;
+/// Until it comes back.
+const BACK_AFTER: Duration = Duration::from_secs(1);
 /// As an agent does.
 const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
 /// Kinds of a cluster with some CustomResourceDefinitions.
@@ -39,7 +41,10 @@ pub(super) struct FleetAgent {
 }
 
 struct Shared {
-    outbox: mpsc::Sender<v1::AgentMessage>,
+    member: String,
+    client: AgentControlClient<Channel>,
+    // A mutex: taken for a moment for each message, and for each stream.
+    outbox: Mutex<mpsc::Sender<v1::AgentMessage>>,
     token: String,
     // A mutex: the stream's task and the benchmark change it, each for a moment.
     known: Mutex<Known>,
@@ -55,49 +60,54 @@ struct Known {
 }
 
 impl FleetAgent {
-    /// Opens the stream, and tells all that there is.
+    /// Opens the stream, and tells all that there is; anew whenever it ends, as an agent does.
     pub(super) async fn open(
         channel: Channel,
         member: &str,
         inventory: Vec<v1::NamespaceFact>,
         token: &str,
     ) -> anyhow::Result<Self> {
-        let facts = hub_cluster::facts_of(member);
-        let hello = v1::AgentHello {
-            protocol: PROTOCOL,
-            version: "v0-bench".to_owned(),
-            cluster_uid: facts.cluster_uid,
-            kubernetes_version: facts.kubernetes_version,
-            jwks: facts.jwks,
-            ..v1::AgentHello::default()
+        let by_name = inventory.into_iter().map(|fact| (fact.name.clone(), fact));
+        let known = Known {
+            namespaces: by_name.collect(),
+            ..Known::default()
         };
-        let (outbox, messages) = mpsc::channel(OUTBOX);
         let shared = Arc::new(Shared {
-            outbox,
+            member: member.to_owned(),
+            client: AgentControlClient::new(channel),
+            outbox: Mutex::new(mpsc::channel(OUTBOX).0),
             token: token.to_owned(),
-            known: Mutex::default(),
+            known: Mutex::new(known),
         });
-        shared.say(Kind::Hello(hello)).await?;
-        let mut client = AgentControlClient::new(channel);
-        let updates = client.connect(ReceiverStream::new(messages)).await?.into_inner();
+        let mut updates = shared.connect().await?;
         let tasks = Tasks::new();
         let (beating, following) = (shared.clone(), shared.clone());
-        tasks.spawn("fleet-agent-beat", async move { while beating.beat().await.is_ok() {} });
-        let member = member.to_owned();
-        tasks.spawn("fleet-agent", async move {
-            let _ = following.follow(updates, &member).await;
+        tasks.spawn("fleet-agent-beat", async move {
+            loop {
+                // While there is no stream nobody hears it.
+                let _ = beating.beat().await;
+                tokio::time::sleep(HEARTBEAT_PERIOD).await;
+            }
         });
-        for kind in first() {
-            shared.say(kind).await?;
-        }
-        let agent = Self { shared, tasks };
-        agent.tell(true, inventory).await?;
-        Ok(agent)
+        tasks.spawn("fleet-agent", async move {
+            loop {
+                let _ = following.follow(updates).await;
+                updates = loop {
+                    tokio::time::sleep(BACK_AFTER).await;
+                    if let Ok(updates) = following.connect().await {
+                        break updates;
+                    }
+                };
+            }
+        });
+        Ok(Self { shared, tasks })
     }
 
     /// Tells of namespaces that are new or have changed.
     pub(super) async fn upsert(&self, namespaces: Vec<v1::NamespaceFact>) -> anyhow::Result<()> {
-        self.tell(false, namespaces).await
+        let by_name = namespaces.iter().map(|fact| (fact.name.clone(), fact.clone()));
+        self.shared.known.lock().namespaces.extend(by_name);
+        self.shared.tell(false, namespaces).await
     }
 
     /// What is known of a namespace.
@@ -115,18 +125,6 @@ impl FleetAgent {
             .copied()
             .unwrap_or_default()
     }
-
-    async fn tell(&self, reset: bool, namespaces: Vec<v1::NamespaceFact>) -> anyhow::Result<()> {
-        let by_name = namespaces.iter().map(|fact| (fact.name.clone(), fact.clone()));
-        self.shared.known.lock().namespaces.extend(by_name);
-        let told = v1::NamespaceDelta {
-            reset,
-            upserted: namespaces,
-            removed: Vec::new(),
-            ..v1::NamespaceDelta::default()
-        };
-        self.shared.say(Kind::Namespaces(told)).await
-    }
 }
 
 impl Drop for FleetAgent {
@@ -136,9 +134,43 @@ impl Drop for FleetAgent {
 }
 
 impl Shared {
+    /// A stream, on which all is told that is known.
+    async fn connect(&self) -> anyhow::Result<Streaming<v1::AgentUpdate>> {
+        let facts = hub_cluster::facts_of(&self.member);
+        let hello = v1::AgentHello {
+            protocol: PROTOCOL,
+            version: "v0-bench".to_owned(),
+            cluster_uid: facts.cluster_uid,
+            kubernetes_version: facts.kubernetes_version,
+            jwks: facts.jwks,
+            ..v1::AgentHello::default()
+        };
+        let (outbox, messages) = mpsc::channel(OUTBOX);
+        *self.outbox.lock() = outbox;
+        self.say(Kind::Hello(hello)).await?;
+        let updates = self.client.clone().connect(ReceiverStream::new(messages)).await?;
+        for kind in first() {
+            self.say(kind).await?;
+        }
+        let namespaces = self.known.lock().namespaces.values().cloned().collect();
+        self.tell(true, namespaces).await?;
+        Ok(updates.into_inner())
+    }
+
+    async fn tell(&self, reset: bool, namespaces: Vec<v1::NamespaceFact>) -> anyhow::Result<()> {
+        let told = v1::NamespaceDelta {
+            reset,
+            upserted: namespaces,
+            removed: Vec::new(),
+            ..v1::NamespaceDelta::default()
+        };
+        self.say(Kind::Namespaces(told)).await
+    }
+
     async fn say(&self, kind: Kind) -> anyhow::Result<()> {
         let message = v1::AgentMessage { kind: Some(kind) };
-        self.outbox.send(message).await.context("the agent's stream has ended")
+        let outbox = self.outbox.lock().clone();
+        outbox.send(message).await.context("the agent's stream has ended")
     }
 
     async fn beat(&self) -> anyhow::Result<()> {
@@ -147,12 +179,10 @@ impl Shared {
             latency_milliseconds: 3,
             ..v1::Heartbeat::default()
         }))
-        .await?;
-        tokio::time::sleep(HEARTBEAT_PERIOD).await;
-        Ok(())
+        .await
     }
 
-    async fn follow(&self, mut updates: Streaming<v1::AgentUpdate>, member: &str) -> anyhow::Result<()> {
+    async fn follow(&self, mut updates: Streaming<v1::AgentUpdate>) -> anyhow::Result<()> {
         while let Some(update) = updates.message().await? {
             match update.kind {
                 Some(v1::agent_update::Kind::Config(config)) => {
@@ -160,7 +190,7 @@ impl Shared {
                     self.close(config.fences).await?;
                 }
                 Some(v1::agent_update::Kind::KeyChallenge(asked)) => {
-                    let shown = hub_cluster::proof_of(member, &asked.nonce);
+                    let shown = hub_cluster::proof_of(&self.member, &asked.nonce);
                     self.say(Kind::SigningKeys(shown)).await?;
                 }
                 _ => {}

@@ -120,6 +120,8 @@ pub(super) struct Board {
     heard: watch::Sender<(usize, Option<Instant>)>,
     record: Mutex<Record>,
     lost: Mutex<Lost>,
+    /// When the stream began on which each router has acknowledged something last.
+    streams: Mutex<BTreeMap<usize, Instant>>,
     transactions: AtomicUsize,
 }
 
@@ -145,6 +147,7 @@ impl Default for Board {
             heard: watch::Sender::new((0, None)),
             record: Mutex::default(),
             lost: Mutex::default(),
+            streams: Mutex::default(),
             transactions: AtomicUsize::new(0),
         }
     }
@@ -196,8 +199,16 @@ impl Board {
         self.transactions.load(Ordering::Relaxed)
     }
 
-    pub(super) fn acked(&self, seat: usize, at: Instant, resources: &[v1::Resource]) {
+    /// How many routers have acknowledged something on a stream that began after `since`.
+    pub(super) fn back(&self, since: Instant) -> usize {
+        let streams = self.streams.lock();
+        streams.values().filter(|began| **began > since).count()
+    }
+
+    /// `began`: the router's stream.
+    pub(super) fn acked(&self, (seat, began): (usize, Instant), at: Instant, resources: &[v1::Resource]) {
         self.transactions.fetch_add(1, Ordering::Relaxed);
+        self.streams.lock().insert(seat, began);
         if seat == 0 {
             self.record.lock().learn(at, resources);
         }

@@ -18,6 +18,7 @@ use portolan_wire::v1::resource::Body;
 use portolan_wire::v1::router_control_client::RouterControlClient;
 use portolan_wire::v1::router_message::Kind as Said;
 use portolan_wire::v1::router_update::Kind as Told;
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -45,25 +46,27 @@ pub(super) struct Way<'a> {
 }
 
 impl FleetRouter {
-    /// Opens a stream, holding nothing; anew whenever it ends, as a router does. `members`: of which it reports.
+    /// Opens a stream, holding nothing; anew whenever it ends, holding what it was told, as a router does. `members`: of which it reports.
     pub(super) async fn open(way: Way<'_>, board: Arc<Board>, members: Arc<[String]>) -> anyhow::Result<Self> {
         let channel = HubLink::new(way.address, way.trust, way.identity)?.channel();
         let client = RouterControlClient::new(channel).max_decoding_message_size(usize::MAX);
         let seat = board.seat();
-        let mut stream = connect(client.clone()).await?;
+        let mut known = Known::default();
+        let mut stream = connect(client.clone(), &known).await?;
         let tasks = Tasks::new();
         tasks.spawn("fleet-router", async move {
             loop {
                 let (outbox, updates) = stream;
-                let following = Following::new(outbox.clone(), board.clone(), seat);
+                let mut following = Following::new(outbox.clone(), board.clone(), seat, known);
                 let ended = tokio::select! {
                     Err(error) = following.run(updates) => error,
                     Err(error) = report(&outbox, &members) => error,
                 };
                 board.lost(&ended);
+                known = following.known;
                 stream = loop {
                     tokio::time::sleep(BACK_AFTER).await;
-                    if let Ok(stream) = connect(client.clone()).await {
+                    if let Ok(stream) = connect(client.clone(), &known).await {
                         break stream;
                     }
                 };
@@ -76,7 +79,10 @@ impl FleetRouter {
 /// What goes to the hub, and what comes of it.
 type Stream = (mpsc::Sender<v1::RouterMessage>, Streaming<v1::RouterUpdate>);
 
-async fn connect(mut client: RouterControlClient<Channel>) -> anyhow::Result<Stream> {
+/// What a router holds, by its encoded name.
+type Known = BTreeMap<Vec<u8>, v1::KnownResource>;
+
+async fn connect(mut client: RouterControlClient<Channel>, known: &Known) -> anyhow::Result<Stream> {
     let (outbox, messages) = mpsc::channel(OUTBOX);
     let hello = v1::RouterHello {
         protocol: PROTOCOL,
@@ -84,6 +90,7 @@ async fn connect(mut client: RouterControlClient<Channel>) -> anyhow::Result<Str
             .map(str::to_owned)
             .to_vec(),
         version: "v0-bench".to_owned(),
+        known: known.values().cloned().collect(),
         ..v1::RouterHello::default()
     };
     outbox.send(message(Said::Hello(hello))).await?;
@@ -107,24 +114,29 @@ struct Following {
     releasing: BTreeMap<(String, String), Vec<v1::PairEpoch>>,
     /// Of the transaction that comes in.
     resources: Vec<v1::Resource>,
+    known: Known,
+    began: Instant,
 }
 
 impl Following {
-    fn new(outbox: mpsc::Sender<v1::RouterMessage>, board: Arc<Board>, seat: usize) -> Self {
+    fn new(outbox: mpsc::Sender<v1::RouterMessage>, board: Arc<Board>, seat: usize, known: Known) -> Self {
         Self {
             outbox,
             board,
             seat,
             releasing: BTreeMap::new(),
             resources: Vec::new(),
+            known,
+            began: Instant::now(),
         }
     }
 
-    async fn run(mut self, mut updates: Streaming<v1::RouterUpdate>) -> anyhow::Result<std::convert::Infallible> {
+    async fn run(&mut self, mut updates: Streaming<v1::RouterUpdate>) -> anyhow::Result<std::convert::Infallible> {
         loop {
             let update = updates.message().await?.context("the hub ended the stream")?;
             match update.kind {
                 Some(Told::Resource(resource)) => self.resources.push(resource),
+                Some(Told::Removed(name)) => _ = self.known.remove(&name.encode_to_vec()),
                 Some(Told::Commit(commit)) => self.commit(commit.nonce).await?,
                 _ => {}
             }
@@ -134,7 +146,15 @@ impl Following {
     async fn commit(&mut self, nonce: u64) -> anyhow::Result<()> {
         let resources = std::mem::take(&mut self.resources);
         self.say(Said::Ack(v1::Ack { nonce })).await?;
-        self.board.acked(self.seat, Instant::now(), &resources);
+        self.board.acked((self.seat, self.began), Instant::now(), &resources);
+        for resource in &resources {
+            let Some(name) = resource.reference() else { continue };
+            let known = v1::KnownResource {
+                r#ref: Some(name.clone()),
+                version: resource.version.clone(),
+            };
+            self.known.insert(name.encode_to_vec(), known);
+        }
         let mut is_news = false;
         for resource in &resources {
             is_news |= match &resource.body {

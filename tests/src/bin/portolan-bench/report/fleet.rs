@@ -14,6 +14,8 @@ pub(crate) struct FleetSection {
     pub(crate) loads: Vec<LoadRow>,
     pub(crate) rows: Vec<FleetRow>,
     pub(crate) reshard: ReshardRow,
+    /// Seconds from each death of the hub to the last router's acknowledgement of its replica.
+    pub(crate) takeovers: Vec<f64>,
 }
 
 /// The hub while nothing happens.
@@ -105,6 +107,12 @@ impl FleetSection {
             "one shard more of the root: {pairs} of {of_pairs} pairs move (at least {ideal}), {namespaces} namespaces, in \
              {seconds:.1} s; {without_owner} namespaces had no owner for a moment, {others_without_owner} of them did not \
              move; {kilobytes:.1} KB a router, {hub_cpu:.0} ms of the hub"
+        );
+        let takeovers: Vec<_> = self.takeovers.iter().map(|seconds| format!("{seconds:.1}")).collect();
+        let _ = writeln!(
+            text,
+            "the hub is killed, until the last router has acknowledged its replica, s: {}",
+            takeovers.join(", ")
         );
     }
 }
