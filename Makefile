@@ -9,11 +9,11 @@ ALL := --locked --workspace
 # Optimised, nobody runs the fuzz targets, and each is linked for a minute.
 OPTIMISED := $(ALL) --exclude portolan-fuzz --release --bins
 # Seconds that a test waits for what must come. Far above what any machine needs: only failures take longer by it.
-test unit e2e suites conformance hostile h2spec alerts chaos moves operators policies reconnects replica-kills soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
+test unit e2e suites conformance helm3 hostile h2spec alerts chaos moves operators policies reconnects replica-kills soak-clients soak-clients-all: export PORTOLAN_TEST_PATIENCE_SECONDS ?= 240
 # Tests wait more than they compute: more of them at a time than a small machine has cores.
 test unit e2e suites: export RUST_TEST_THREADS ?= 4
 # Tests turn on features of dependencies. Programs that are built without them would be built of other dependencies.
-test e2e conformance hostile h2spec alerts chaos moves operators policies soak-clients soak-clients-all: TARGETS := --bins --tests
+test e2e conformance helm3 hostile h2spec alerts chaos moves operators policies soak-clients soak-clients-all: TARGETS := --bins --tests
 TARGETS := --bins
 PROFILE_DIR = $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 
@@ -36,7 +36,7 @@ ROOM ?= 20
 # Suites at a time. Each has up to four control planes, of half a gigabyte each.
 SUITE_JOBS ?= 2
 
-.PHONY: help demo release images alerts chaos conformance hostile h2spec model moves operators policies reconnects replica-kills skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
+.PHONY: help demo release images alerts chaos conformance helm3 hostile h2spec model moves operators policies reconnects replica-kills skew soak soak-clients soak-clients-all test lint fmt-check clippy go-lint structure unit e2e suites bench bench-growth bench-instructions bench-policies fuzz testbed audit programs go-programs bless clean tools
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -207,8 +207,11 @@ policies: testbed ## DOCUMENTS (1000) random policies under load (PORTOLAN_SEED=
 soak-previews: testbed ## the same clients while a namespace comes and goes each minute, with and without a member away (SOAK, 3600)
 	PORTOLAN_SOAK_PREVIEWS_SECONDS=$(or $(SOAK),3600) $(CARGO) test $(ALL) --test soak_clients -- --nocapture
 
-replica-kills: testbed ## KILLS (20) of the hub's leader, each in a handover: how long until routers have heard of the next one
+replica-kills: testbed ## KILLS (20) of the hub's leader and 8 freezes of a minute, in handovers: how long until routers have heard of the next one
 	PORTOLAN_REPLICA_KILLS=$(or $(KILLS),20) RUST_TEST_THREADS=1 $(CARGO) test $(ALL) --test hub_replicas -- --nocapture
+
+helm3: testbed ## the charts' suites with Helm 3, which is built for it alone
+	PORTOLAN_HELM=helm3 $(CARGO) test $(ALL) --test charts --test node_charts
 
 # Their packages come from PyPI and Maven Central; what is built of them stays in the target folder.
 soak-clients-all: SOAK_DIR = $(abspath $(PROFILE_DIR))/soak

@@ -18,10 +18,17 @@ pub fn chart(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/charts")).join(name)
 }
 
+/// `PORTOLAN_HELM`: another one of the testbed's programs than Helm 4, `helm3`.
+#[expect(clippy::disallowed_methods, reason = "a setting of `make helm3`")]
+fn program() -> PathBuf {
+    let name = std::env::var("PORTOLAN_HELM");
+    portolan_testbed::tool(name.as_deref().unwrap_or("helm"))
+}
+
 /// Runs it to its end, on the cluster of a kubeconfig if there is one, in namespace [`SYSTEM`].
 pub async fn helm(kubeconfig: Option<&Path>, arguments: &[&str]) -> anyhow::Result<Ended> {
     let folder = tempfile::tempdir()?;
-    let mut command = Command::new(portolan_testbed::tool("helm"));
+    let mut command = Command::new(program());
     // What it keeps of users is none of its business here.
     for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
         command.env(variable, folder.path());

@@ -69,6 +69,18 @@ impl Bundle {
         ..Self::NONE
     };
 
+    /// The Helm of before, which many still have: `make helm3` alone builds it.
+    pub const HELM_3: Self = Self {
+        name: "Helm 3",
+        go_mod: include_str!("../helm3/go.mod"),
+        go_sum: include_str!("../helm3/go.sum"),
+        // As its releases are built: charts that name no cluster are rendered for this version.
+        ldflags: "-s -w -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36 \
+                  -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
+        rename: ("helm", "helm3"),
+        ..Self::NONE
+    };
+
     /// What runs Pods on a Node, in three bundles whose dependencies clash: kubelet and kube-proxy, containerd, CoreDNS.
     pub const NODE: [Self; 3] = [Self::KUBELET, Self::CONTAINERD, Self::COREDNS];
 
@@ -208,6 +220,7 @@ impl Bundle {
         match tool {
             "jaeger" => Self::JAEGER,
             "helm" => Self::HELM,
+            "helm3" => Self::HELM_3,
             _ => Self::CONTROL_PLANE,
         }
     }
@@ -261,7 +274,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     std::path::absolute(&folder).with_context(|| format!("the cache folder {}", folder.display()))
 }
 
-/// The path of `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubectl`, `kwok`, `helm` or `jaeger`,
+/// The path of `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubectl`, `kwok`, `helm`, `helm3` or `jaeger`,
 /// built if need be (which blocks for minutes the first time). Panics when that fails, as a test must.
 pub fn tool(name: &str) -> PathBuf {
     match Bundle::of(name).ensure() {

@@ -20,6 +20,10 @@ const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
 const HANDED_OVER_WITHIN: Duration = Duration::from_secs(45);
 /// Longer than the Lease.
 const FROZEN_FOR: Duration = Duration::from_secs(8);
+/// In the long form: from the edit that begins a handover until the leader is frozen, one after the other. All its steps are within.
+const FROZEN_AFTER_MILLIS: [u64; 8] = [0, 50, 100, 200, 400, 800, 1600, 3200];
+/// In the long form.
+const LONG_FROZEN_FOR: Duration = Duration::from_mins(1);
 
 #[expect(clippy::disallowed_methods, reason = "a setting of this suite alone")]
 fn long() -> Option<usize> {
@@ -33,7 +37,11 @@ async fn operators_notice_nothing_when_the_leader_is_killed_or_frozen() {
     ground.replicas.ready().await;
     ground.watch_goes_on().await;
     killed(&mut ground).await;
-    frozen(&mut ground).await;
+    if long().is_some() {
+        frozen_in_each_step(&mut ground).await;
+    }
+    let term = frozen(&mut ground, FROZEN_FOR, false).await;
+    a_router_remembers(&mut ground, term).await;
 }
 
 async fn killed(ground: &mut Ground) {
@@ -73,8 +81,20 @@ async fn killed(ground: &mut Ground) {
     assert!(at(99) < TAKEN_OVER_WITHIN, "{took:?}");
 }
 
-/// It wakes when another one leads, finds that out before it tells anybody anything, and ends.
-async fn frozen(ground: &mut Ground) {
+/// The new owner has what it is given while the old leader sleeps, and keeps it when that wakes.
+async fn frozen_in_each_step(ground: &mut Ground) {
+    for millis in FROZEN_AFTER_MILLIS {
+        ground.replicas.ready().await;
+        ground.begin_move().await;
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        println!("frozen {millis} ms after the edit");
+        frozen(ground, LONG_FROZEN_FOR, true).await;
+    }
+}
+
+/// It wakes when another one leads, finds that out before it tells anybody anything, and ends. Returns the term of that one, which ends
+/// the handover if one `is_under_way`.
+async fn frozen(ground: &mut Ground, period: Duration, is_under_way: bool) -> u64 {
     let leader = ground.replicas.leader().await;
     // Not by its address: nobody would know whether it is frozen.
     let others: Vec<_> = (0..3).filter(|number| *number != leader).collect();
@@ -83,8 +103,13 @@ async fn frozen(ground: &mut Ground) {
     let frozen = Instant::now();
     let (next, acknowledged) = ground.replicas.taken_over(leader, ROUTERS, frozen).await.unwrap();
     println!("frozen: hub-{} after hub-{}: {acknowledged:?}", next + 1, leader + 1);
+    if is_under_way {
+        let moved = ground.moved(Instant::now()).await;
+        println!("handed over {moved:?} after the last router was back");
+        assert!(moved < HANDED_OVER_WITHIN, "{moved:?}");
+    }
     let term = metric(&ground.replicas.hubs[next], "portolan_hub_term").await.unwrap();
-    tokio::time::sleep(FROZEN_FOR.saturating_sub(frozen.elapsed())).await;
+    tokio::time::sleep(period.saturating_sub(frozen.elapsed())).await;
     ground.signal(leader, Signal::SIGCONT);
     let code = ground.replicas.hubs[leader].ended().await.unwrap();
     assert_ne!(code, 0);
@@ -97,7 +122,11 @@ async fn frozen(ground: &mut Ground) {
     );
     ground.replicas.start_again(leader).await.unwrap();
     ground.replicas.reach_all();
-    // A router that starts anew remembers whom it has heard.
+    term
+}
+
+/// A router that starts anew remembers whom it has heard.
+async fn a_router_remembers(ground: &mut Ground, term: u64) {
     let state = portolan_tests::routers::state_dir(&ground.world, "second");
     let kept = std::fs::read_to_string(state.join("term")).unwrap();
     assert_eq!(kept.trim(), term.to_string());
