@@ -146,6 +146,7 @@ impl Parts {
         let this = self.this(&listener)?;
         let told = this.identity.clone();
         let election = Election::new(self.client.clone(), &self.config.namespace, this);
+        let election = election.in_pod(self.config.pod_name.clone());
         let (role, pulse) = (election.role(), election.pulse());
         let tls = tls::server_config(identity, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC)?;
         let door = Door::new(role.clone(), self.metrics.clone());

@@ -1,5 +1,5 @@
 //! An upgrade by Helm, and the way back, while operators work: hub, then agent, then routers are replaced by those of another image,
-//! one after the other, and no request fails, and nobody is told what is not so.
+//! one after the other, and the hub gets other settings; no request fails, and nobody is told what is not so.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -43,6 +43,14 @@ fn an_upgrade_is_noticed_by_nobody() {
                 program.name
             );
         }
+        let begun = Instant::now();
+        ground.settings().await;
+        println!("the hub has other settings: {:?}", begun.elapsed());
+        assert_eq!(
+            load.failures(),
+            Vec::<String>::new(),
+            "while the hub was given other settings"
+        );
         let begun = Instant::now();
         ground.roll_back().await;
         for program in [HUB, AGENT, ROUTER] {

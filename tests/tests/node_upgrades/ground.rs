@@ -32,6 +32,8 @@ const ROUTERS: &str = "portolan-routers";
 const ROUTER_NAME: &str = "portolan-router.portolan-routers.svc";
 /// Of release `portolan` when all ran for the first time, and of `portolan-agent`.
 const INSTALLED: (&str, &str) = ("2", "1");
+/// What replicas of the hub must agree on.
+const SETTING: &str = "--longest-lease-seconds=150";
 const SHARDS: &str = "
 apiVersion: ctrlmesh.kusionstack.io/v1alpha1
 kind: ShardingConfig
@@ -179,9 +181,21 @@ impl Ground {
         let chart = argument(&chart(program.release));
         helm(
             &self.testbed,
-            &["upgrade", program.release, &chart, "--reuse-values", "--set", &set],
+            &["upgrade", program.release, &chart, "--reset-then-reuse-values", "--set", &set],
         )
         .await;
+    }
+
+    /// Other settings of the hub, which its replicas must agree on.
+    pub(crate) async fn settings(&self) {
+        let set = format!("hub.extraArgs={{{SETTING}}}");
+        let chart = argument(&chart("portolan"));
+        helm(
+            &self.testbed,
+            &["upgrade", "portolan", &chart, "--reset-then-reuse-values", "--set", &set],
+        )
+        .await;
+        runs(&self.testbed, HUB, (NEW, Some(SETTING))).await;
     }
 
     /// All releases at once.
@@ -193,7 +207,7 @@ impl Ground {
 
     /// Waits until a program runs by this image alone: nothing of the other one is left.
     pub(crate) async fn runs(&self, program: Program, tag: &str) {
-        runs(&self.testbed, program, tag).await;
+        runs(&self.testbed, program, (tag, None)).await;
     }
 }
 
@@ -211,14 +225,17 @@ async fn helm(testbed: &Testbed, arguments: &[&str]) {
     helm::ok(Some(kubeconfig), arguments).await.unwrap();
 }
 
-async fn runs(testbed: &Testbed, program: Program, tag: &str) {
+/// By an image and, if it is told, with a flag; without it if not.
+async fn runs(testbed: &Testbed, program: Program, (tag, flag): (&str, Option<&str>)) {
     let client = cluster(testbed, HOME).client().await.unwrap();
     let pods = Api::<Pod>::namespaced(client, program.namespace);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={}", program.name));
     let image = format!("{PREFIX}/{}:{tag}", program.name);
     eventually(&format!("{} runs by image {tag}", program.name), || async {
         let found = pods.list(&ours).await?.items;
-        let good = found.iter().all(|pod| is_ready(pod, &image));
+        let good = found
+            .iter()
+            .all(|pod| is_ready(pod, &image) && is_told(pod) == flag.is_some());
         if good && found.len() == program.replicas {
             return Ok(());
         }
@@ -238,6 +255,12 @@ fn is_ready(pod: &Pod, image: &str) -> bool {
         .flat_map(|status| status.container_statuses.iter().flatten());
     let mut containers = containers.filter(|container| container.ready && container.image.ends_with(image));
     pod.metadata.deletion_timestamp.is_none() && containers.next().is_some()
+}
+
+fn is_told(pod: &Pod) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut args = containers.flat_map(|container| container.args.iter().flatten());
+    args.any(|arg| arg == SETTING)
 }
 
 /// What people have before Portolan: namespaces, what is in them, and an operator's account with its rights.
@@ -285,7 +308,7 @@ async fn install_hub(testbed: &Testbed) -> String {
         "image.tag={OLD},hub.replicas=2,hub.routersOf={{{HOME}}},hub.service.type=NodePort,hub.advertise={{{address}}}"
     );
     helm(testbed, &["install", "portolan", &chart, "--set", &values]).await;
-    runs(testbed, HUB, OLD).await;
+    runs(testbed, HUB, (OLD, None)).await;
     let service = Api::<Service>::namespaced(client, SYSTEM)
         .get("portolan-hub")
         .await
@@ -322,16 +345,16 @@ async fn install_home(testbed: &Testbed) {
         &["install", "portolan-agent", &agent, "--take-ownership", "--set", &tag],
     )
     .await;
-    runs(testbed, AGENT, OLD).await;
+    runs(testbed, AGENT, (OLD, None)).await;
     available(testbed, HOME).await;
     let router = format!("router.enabled=true,router.cluster={HOME},router.image.tag={OLD}");
     let chart = argument(&chart("portolan"));
     helm(
         testbed,
-        &["upgrade", "portolan", &chart, "--reuse-values", "--set", &router],
+        &["upgrade", "portolan", &chart, "--reset-then-reuse-values", "--set", &router],
     )
     .await;
-    runs(testbed, ROUTER, OLD).await;
+    runs(testbed, ROUTER, (OLD, None)).await;
 }
 
 /// A member whose agent runs elsewhere.
