@@ -5,24 +5,34 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portolan_testbed::Testbed;
+use portolan_testbed::{Bundle, Testbed};
 use portolan_tests::helm::{self, SYSTEM, chart, objects};
 use portolan_tests::kubectl::Kubectl;
 use serde_json::{Value, json};
 
 const CHARTS: [&str; 3] = ["portolan", "portolan-router", "portolan-agent"];
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
-/// Every option that a cluster of the testbed knows the kinds of.
-const OPTIONS: [(&str, &str); 3] = [
+/// Every option, and how many objects of other kinds than a cluster has by itself it comes to.
+const OPTIONS: [(&str, &str, usize); 3] = [
     (
         "portolan",
-        r#"{"networkPolicy": {"enabled": true, "from": ["10.0.0.0/8"]}, "hub": {"advertise": ["hub.example.com:7443"]}}"#,
+        r#"{"networkPolicy": {"enabled": true, "from": ["10.0.0.0/8"]}, "hub": {"advertise": ["hub.example.com:7443"]},
+            "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}}, "prometheusRule": {"enabled": true},
+            "dashboards": {"enabled": true, "annotations": {"grafana_folder": "Portolan"}}}"#,
+        2,
     ),
     (
         "portolan-router",
-        r#"{"networkPolicy": {"enabled": true}, "autoscaling": {"enabled": true}}"#,
+        r#"{"networkPolicy": {"enabled": true}, "autoscaling": {"enabled": true}, "podMonitor": {"enabled": true},
+            "tlsRoute": {"enabled": true, "hostnames": ["routers.example.com"],
+                "parentRefs": [{"name": "edge", "namespace": "gateways", "sectionName": "tls"}]}}"#,
+        2,
     ),
-    ("portolan-agent", r#"{"networkPolicy": {"enabled": true}}"#),
+    (
+        "portolan-agent",
+        r#"{"networkPolicy": {"enabled": true}, "podMonitor": {"enabled": true}}"#,
+        1,
+    ),
 ];
 
 /// A chart with what it cannot do without, and more values.
@@ -195,6 +205,11 @@ async fn impossible_values_are_refused_by_field() {
             json!({"autoscaling": {"targetCPU": 101}}),
             "/autoscaling/targetCPU",
         ),
+        (
+            "portolan-router",
+            json!({"tlsRoute": {"enabled": true, "parentRefs": [{"name": "edge"}]}}),
+            "/tlsRoute",
+        ),
         ("portolan-agent", json!({"resources": {"memory": "1Gi"}}), "/resources"),
         ("portolan-agent", json!({"replicas": 2}), "replicas"),
     ];
@@ -212,8 +227,7 @@ async fn impossible_values_are_refused_by_field() {
     );
 }
 
-/// The API server knows every field of what is rendered, with every option whose kind it has; of the others `helm` knows that
-/// they are YAML.
+/// The API server knows every field of what is rendered, with every option.
 #[tokio::test]
 async fn an_api_server_takes_what_is_rendered() {
     let testbed = Testbed::start(&["hub"]).await.unwrap();
@@ -222,7 +236,11 @@ async fn an_api_server_takes_what_is_rendered() {
     for namespace in [SYSTEM, "portolan-routers"] {
         kubectl.ok(&["create", "namespace", namespace]).await.unwrap();
     }
-    for (name, options) in OPTIONS {
+    let kinds = path(&Bundle::KINDS.ensure().unwrap().join("extras"));
+    kubectl.ok(&["apply", "--server-side", "-f", &kinds]).await.unwrap();
+    let served = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"];
+    kubectl.ok(&served).await.unwrap();
+    for (name, options, others) in OPTIONS {
         let values: Value = serde_json::from_str(options).unwrap();
         let rendered = render(name, &values).await.unwrap();
         let all = json!({"apiVersion": "v1", "kind": "List", "items": rendered}).to_string();
@@ -235,23 +253,32 @@ async fn an_api_server_takes_what_is_rendered() {
             "-",
         ];
         kubectl.ok_with(&apply, &all).await.unwrap();
-        let others = json!({"podMonitor": {"enabled": true, "labels": {"release": "prometheus"}}});
-        let of_prometheus = |object: &Value| object["apiVersion"] == "monitoring.coreos.com/v1";
-        let rendered = render(name, &others).await.unwrap();
-        assert_eq!(
-            rendered.iter().filter(|object| of_prometheus(object)).count(),
-            1,
-            "{name}"
-        );
+        let of_others = |object: &&Value| {
+            let version = object["apiVersion"].as_str().unwrap_or_default();
+            ["monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"].contains(&version)
+        };
+        assert_eq!(rendered.iter().filter(of_others).count(), others, "{name}");
     }
-    let rules = render("portolan", &json!({"prometheusRule": {"enabled": true}}))
-        .await
-        .unwrap();
-    let rule = rules.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
-    let alerts = &read("deploy/observability/alerts.yaml")[0];
-    assert_eq!(rule["spec"], *alerts);
-
     a_predecessor_is_not_overwritten(&kubectl, kubeconfig).await;
+}
+
+#[tokio::test]
+async fn rules_and_dashboards_are_those_of_the_repository() {
+    let values = json!({"prometheusRule": {"enabled": true}, "dashboards": {"enabled": true}});
+    let rendered = render("portolan", &values).await.unwrap();
+    let rule = rendered
+        .iter()
+        .find(|object| object["kind"] == "PrometheusRule")
+        .unwrap();
+    assert_eq!(rule["spec"], read("deploy/observability/alerts.yaml")[0]);
+    for name in ["overview", "member", "control"] {
+        let map = json!({"kind": "ConfigMap", "metadata": {"name": format!("portolan-dashboard-{name}"), "namespace": SYSTEM}});
+        let map = find(&rendered, &map);
+        assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+        let said = map["data"][format!("portolan-{name}.json")].as_str().unwrap();
+        let file = repository("deploy/observability/dashboards").join(format!("{name}.json"));
+        assert_eq!(said.trim_end(), fs::read_to_string(file).unwrap().trim_end(), "{name}");
+    }
 }
 
 async fn a_predecessor_is_not_overwritten(kubectl: &Kubectl, kubeconfig: &Path) {
