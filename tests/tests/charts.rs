@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use portolan_testbed::{Bundle, Testbed};
+use portolan_tests::ctl;
+use portolan_tests::daemon::{Daemon, Launch};
 use portolan_tests::helm::{self, SYSTEM, chart, objects};
 use portolan_tests::kubectl::Kubectl;
 use serde_json::{Value, json};
@@ -279,6 +281,85 @@ async fn rules_and_dashboards_are_those_of_the_repository() {
         let file = repository("deploy/observability/dashboards").join(format!("{name}.json"));
         assert_eq!(said.trim_end(), fs::read_to_string(file).unwrap().trim_end(), "{name}");
     }
+}
+
+/// Who began with `portolanctl install` and `join` goes on by Helm, without a word about predecessors, and loses nothing.
+#[tokio::test]
+async fn what_portolanctl_made_becomes_helms() {
+    let testbed = Testbed::start(&["hub"]).await.unwrap();
+    let cluster = testbed.cluster("hub");
+    let (kubeconfig, kubectl) = (
+        cluster.direct_kubeconfig_path(),
+        Kubectl::new(cluster.direct_kubeconfig_path()),
+    );
+    let file = path(kubeconfig);
+    ctl::ok(&["install", "--hub-kubeconfig", &file]).await.unwrap();
+    let hub = Daemon::start(Launch {
+        name: "hub".to_owned(),
+        program: "portolan-hub".to_owned(),
+        arguments: ["--kubeconfig", &file, "--bind", "127.0.0.1:0"]
+            .map(str::to_owned)
+            .to_vec(),
+        env: Vec::new(),
+        dir: testbed.dir().to_owned(),
+    });
+    let hub = hub.await.unwrap();
+    hub.ready().await;
+    let clusters = ["--hub-kubeconfig", &file, "--member-kubeconfig", &file, "--accept"];
+    let join = [&["join", "home", "--hub-address", hub.bind()], &clusters[..]].concat();
+    ctl::ok(&join).await.unwrap();
+    let kept = [
+        ("secret", "portolan-ca"),
+        ("configmap", "portolan-ca"),
+        ("secret", "portolan-agent-bootstrap"),
+        ("membercluster", "home"),
+    ];
+    let uids = async || {
+        let mut uids = Vec::new();
+        for (kind, name) in kept {
+            let get = ["get", kind, name, "-n", SYSTEM, "-o", "jsonpath={.metadata.uid}"];
+            uids.push(kubectl.ok(&get).await.unwrap());
+        }
+        uids
+    };
+    let before = uids().await;
+    for name in CHARTS {
+        let (_folder, values) = values_file(name, &json!({}));
+        let install = [
+            "install",
+            name,
+            &path(&chart(name)),
+            "--take-ownership",
+            "--values",
+            &values,
+        ];
+        helm::ok(Some(kubeconfig), &install).await.unwrap();
+        for object in render(name, &json!({})).await.unwrap() {
+            let (kind, namespace, object) = key(&object);
+            let owner = "jsonpath={.metadata.annotations.meta\\.helm\\.sh/release-name}";
+            let get = [
+                "get",
+                &kind,
+                &object,
+                "-o",
+                owner,
+                "-n",
+                if namespace.is_empty() { SYSTEM } else { &namespace },
+            ];
+            assert_eq!(kubectl.ok(&get).await.unwrap(), name, "{kind} {object}");
+        }
+    }
+    assert_eq!(uids().await, before);
+    // The CA by which the API server verifies the webhooks is the hub's to write, and stays.
+    let bundles = "jsonpath={.webhooks[*].clientConfig.caBundle}";
+    let bundles = [
+        "get",
+        "validatingwebhookconfiguration",
+        "portolan-authors",
+        "-o",
+        bundles,
+    ];
+    assert_eq!(kubectl.ok(&bundles).await.unwrap().split_whitespace().count(), 2);
 }
 
 async fn a_predecessor_is_not_overwritten(kubectl: &Kubectl, kubeconfig: &Path) {

@@ -41,9 +41,10 @@ where
     tokio::pin!(connection);
     let outcome = tokio::select! {
         outcome = &mut connection => outcome,
-        () = stop.cancelled() => match timeout(LAST_REQUEST_WITHIN, &mut connection).await {
-            Ok(outcome) => outcome,
-            Err(_) => {
+        () = stop.cancelled() => {
+            if let Ok(outcome) = timeout(LAST_REQUEST_WITHIN, &mut connection).await {
+                outcome
+            } else {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }

@@ -181,7 +181,14 @@ impl Ground {
         let chart = argument(&chart(program.release));
         helm(
             &self.testbed,
-            &["upgrade", program.release, &chart, "--reset-then-reuse-values", "--set", &set],
+            &[
+                "upgrade",
+                program.release,
+                &chart,
+                "--reset-then-reuse-values",
+                "--set",
+                &set,
+            ],
         )
         .await;
     }
@@ -192,7 +199,14 @@ impl Ground {
         let chart = argument(&chart("portolan"));
         helm(
             &self.testbed,
-            &["upgrade", "portolan", &chart, "--reset-then-reuse-values", "--set", &set],
+            &[
+                "upgrade",
+                "portolan",
+                &chart,
+                "--reset-then-reuse-values",
+                "--set",
+                &set,
+            ],
         )
         .await;
         runs(&self.testbed, HUB, (NEW, Some(SETTING))).await;
@@ -351,7 +365,14 @@ async fn install_home(testbed: &Testbed) {
     let chart = argument(&chart("portolan"));
     helm(
         testbed,
-        &["upgrade", "portolan", &chart, "--reset-then-reuse-values", "--set", &router],
+        &[
+            "upgrade",
+            "portolan",
+            &chart,
+            "--reset-then-reuse-values",
+            "--set",
+            &router,
+        ],
     )
     .await;
     runs(testbed, ROUTER, (OLD, None)).await;
