@@ -287,12 +287,39 @@ async fn rules_and_dashboards_are_those_of_the_repository() {
 #[tokio::test]
 async fn what_portolanctl_made_becomes_helms() {
     let testbed = Testbed::start(&["hub"]).await.unwrap();
-    let cluster = testbed.cluster("hub");
-    let (kubeconfig, kubectl) = (
-        cluster.direct_kubeconfig_path(),
-        Kubectl::new(cluster.direct_kubeconfig_path()),
-    );
-    let file = path(kubeconfig);
+    let kubeconfig = testbed.cluster("hub").direct_kubeconfig_path();
+    let kubectl = Kubectl::new(kubeconfig);
+    let _hub = install_by_portolanctl(&testbed).await;
+    let before = uids(&kubectl).await;
+    for name in CHARTS {
+        let (_folder, values) = values_file(name, &json!({}));
+        let chart = path(&chart(name));
+        let install = ["install", name, &chart, "--take-ownership", "--values", &values];
+        helm::ok(Some(kubeconfig), &install).await.unwrap();
+        for object in render(name, &json!({})).await.unwrap() {
+            let (kind, namespace, object) = key(&object);
+            let owner = "jsonpath={.metadata.annotations.meta\\.helm\\.sh/release-name}";
+            let namespace = if namespace.is_empty() { SYSTEM } else { &namespace };
+            let get = ["get", &kind, &object, "-n", namespace, "-o", owner];
+            assert_eq!(kubectl.ok(&get).await.unwrap(), name, "{kind} {object}");
+        }
+    }
+    assert_eq!(uids(&kubectl).await, before);
+    // The CA by which the API server verifies the webhooks is the hub's to write, and stays.
+    let bundles = "jsonpath={.webhooks[*].clientConfig.caBundle}";
+    let bundles = [
+        "get",
+        "validatingwebhookconfiguration",
+        "portolan-authors",
+        "-o",
+        bundles,
+    ];
+    assert_eq!(kubectl.ok(&bundles).await.unwrap().split_whitespace().count(), 2);
+}
+
+/// A hub that runs beside the cluster, and a member that has joined.
+async fn install_by_portolanctl(testbed: &Testbed) -> Daemon {
+    let file = path(testbed.cluster("hub").direct_kubeconfig_path());
     ctl::ok(&["install", "--hub-kubeconfig", &file]).await.unwrap();
     let hub = Daemon::start(Launch {
         name: "hub".to_owned(),
@@ -308,58 +335,22 @@ async fn what_portolanctl_made_becomes_helms() {
     let clusters = ["--hub-kubeconfig", &file, "--member-kubeconfig", &file, "--accept"];
     let join = [&["join", "home", "--hub-address", hub.bind()], &clusters[..]].concat();
     ctl::ok(&join).await.unwrap();
-    let kept = [
+    hub
+}
+
+/// Of what a release that takes over must not make anew.
+async fn uids(kubectl: &Kubectl) -> Vec<String> {
+    let mut uids = Vec::new();
+    for (kind, name) in [
         ("secret", "portolan-ca"),
         ("configmap", "portolan-ca"),
         ("secret", "portolan-agent-bootstrap"),
         ("membercluster", "home"),
-    ];
-    let uids = async || {
-        let mut uids = Vec::new();
-        for (kind, name) in kept {
-            let get = ["get", kind, name, "-n", SYSTEM, "-o", "jsonpath={.metadata.uid}"];
-            uids.push(kubectl.ok(&get).await.unwrap());
-        }
-        uids
-    };
-    let before = uids().await;
-    for name in CHARTS {
-        let (_folder, values) = values_file(name, &json!({}));
-        let install = [
-            "install",
-            name,
-            &path(&chart(name)),
-            "--take-ownership",
-            "--values",
-            &values,
-        ];
-        helm::ok(Some(kubeconfig), &install).await.unwrap();
-        for object in render(name, &json!({})).await.unwrap() {
-            let (kind, namespace, object) = key(&object);
-            let owner = "jsonpath={.metadata.annotations.meta\\.helm\\.sh/release-name}";
-            let get = [
-                "get",
-                &kind,
-                &object,
-                "-o",
-                owner,
-                "-n",
-                if namespace.is_empty() { SYSTEM } else { &namespace },
-            ];
-            assert_eq!(kubectl.ok(&get).await.unwrap(), name, "{kind} {object}");
-        }
+    ] {
+        let get = ["get", kind, name, "-n", SYSTEM, "-o", "jsonpath={.metadata.uid}"];
+        uids.push(kubectl.ok(&get).await.unwrap());
     }
-    assert_eq!(uids().await, before);
-    // The CA by which the API server verifies the webhooks is the hub's to write, and stays.
-    let bundles = "jsonpath={.webhooks[*].clientConfig.caBundle}";
-    let bundles = [
-        "get",
-        "validatingwebhookconfiguration",
-        "portolan-authors",
-        "-o",
-        bundles,
-    ];
-    assert_eq!(kubectl.ok(&bundles).await.unwrap().split_whitespace().count(), 2);
+    uids
 }
 
 async fn a_predecessor_is_not_overwritten(kubectl: &Kubectl, kubeconfig: &Path) {

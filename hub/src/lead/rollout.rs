@@ -44,7 +44,7 @@ impl Rollout {
             return false;
         };
         self.next = Instant::now() + LOOK_EVERY;
-        self.look(&pod).await.unwrap_or_else(|error| {
+        Box::pin(self.look(&pod)).await.unwrap_or_else(|error| {
             tracing::warn!(error = %Chain(&error), "it is not known whether the Deployment of this replica is to run it");
             false
         })
