@@ -148,6 +148,7 @@ impl Parts {
         let told = this.identity.clone();
         let knows = (self.acks.clone(), self.index.clone());
         let election = Election::new(self.client.clone(), &self.config.namespace, this, knows);
+        let election = election.in_pod(self.config.pod_name.clone());
         let (role, pulse) = (election.role(), election.pulse());
         let tls = tls::server_config(identity, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC)?;
         let door = Door::new(role.clone(), self.metrics.clone());

@@ -44,6 +44,11 @@ pub struct Args {
     #[arg(long, env = "PORTOLAN_REPLICA_ADDRESS", value_name = "HOST:PORT")]
     pub replica_address: Option<String>,
 
+    /// Name of the Pod that this replica runs in, by the downward API: metadata.name. Where its Deployment was given other settings, it
+    /// leads in place of a replica of before
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub pod_name: Option<String>,
+
     /// Namespace of the hub's own Secrets and ConfigMaps
     #[arg(long, env = "PORTOLAN_NAMESPACE", default_value = labels::SYSTEM_NAMESPACE)]
     pub namespace: String,
@@ -116,6 +121,7 @@ pub struct Config {
     pub(crate) admin_remote: bool,
     pub(crate) advertise: Vec<String>,
     pub(crate) replica_address: Option<String>,
+    pub(crate) pod_name: Option<String>,
     /// Values of the flags that all replicas must have alike, by flag.
     pub(crate) agreed: BTreeMap<String, String>,
     pub(crate) namespace: String,
@@ -167,6 +173,7 @@ impl TryFrom<Args> for Config {
                 .map(|address| host_of(address).to_owned())
                 .collect(),
             replica_address: args.replica_address,
+            pod_name: args.pod_name,
             agreed,
             namespace: args.namespace,
             routers_of: args.routers_of,

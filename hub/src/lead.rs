@@ -23,11 +23,13 @@ use crate::index::Index;
 mod announce;
 mod lease;
 mod pulse;
+mod rollout;
 
 pub(crate) use announce::announce;
 pub(crate) use lease::Leader;
 use lease::{Observer, RUNS_OUT_AFTER, given_back, known_for};
 pub(crate) use pulse::Pulse;
+use rollout::Rollout;
 
 /// Between two renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
@@ -58,11 +60,20 @@ pub(crate) struct Mandate {
 /// One replica's part in the election.
 pub(crate) struct Election {
     api: Api<Lease>,
+    client: Client,
+    /// Of this replica, if it runs in one.
+    pod: Option<String>,
     this: Leader,
     role: watch::Sender<Role>,
     pulse: Pulse,
     acks: Arc<Acks>,
     index: Arc<Index>,
+}
+
+/// What a replica that follows goes by, from look to look.
+struct Sight {
+    observer: Observer,
+    rollout: Rollout,
 }
 
 /// What came of a try to hold the Lease.
@@ -77,13 +88,21 @@ impl Election {
     /// `this`: what the Lease is to say once this one leads.
     pub(crate) fn new(client: Client, namespace: &str, this: Leader, (acks, index): (Arc<Acks>, Arc<Index>)) -> Self {
         Self {
-            api: Api::namespaced(client, namespace),
+            api: Api::namespaced(client.clone(), namespace),
+            client,
+            pod: None,
             this,
             role: watch::Sender::new(Role::Unknown(String::new())),
             pulse: Pulse::stopped(),
             acks,
             index,
         }
+    }
+
+    /// Of a replica that runs in this Pod: it leads in place of one of an earlier template of its Deployment that has other settings.
+    pub(crate) fn in_pod(mut self, pod: Option<String>) -> Self {
+        self.pod = pod;
+        self
     }
 
     /// The role of this replica, from now on.
@@ -123,13 +142,18 @@ impl Election {
 
     /// Looks until the Lease is this one's.
     async fn win(&self) -> Lease {
-        let (mut observer, mut ticks) = (Observer::default(), ticks(LOOK_EVERY));
+        let namespace = self.api.namespace().unwrap_or_default();
+        let mut sight = Sight {
+            observer: Observer::default(),
+            rollout: Rollout::new(self.client.clone(), namespace, self.pod.clone()),
+        };
+        let mut ticks = ticks(LOOK_EVERY);
         let mut failing = false;
         loop {
             ticks.tick().await;
-            let outcome = self.look(&mut observer).await;
+            let outcome = self.look(&mut sight).await;
             if let Err(error) = &outcome {
-                observer.failed();
+                sight.observer.failed();
                 self.note(&Chain(error).to_string());
                 if !failing {
                     tracing::warn!(error = %Chain(error), "cannot look who leads");
@@ -171,7 +195,7 @@ impl Election {
     }
 
     /// Takes the Lease if it can be taken.
-    async fn look(&self, observer: &mut Observer) -> Result<Held, LookError> {
+    async fn look(&self, sight: &mut Sight) -> Result<Held, LookError> {
         let asked = Instant::now();
         let Some(lease) = within(self.api.get_opt(LEASE_HUB)).await? else {
             return self.hold(None, asked).await;
@@ -183,16 +207,25 @@ impl Election {
             // A write that was given up was carried out.
             return self.hold(Some(&lease), asked).await;
         }
-        // Those that agree with the one before come first.
-        if observer.is_renewed(&lease) {
+        if sight.observer.is_renewed(&lease) {
             self.acks.inherit_known_for(known_for(&lease));
         }
-        let patience = holder
-            .differs(&self.this.settings)
-            .map_or(Duration::ZERO, |_| RUNS_OUT_AFTER);
-        if observer.looked(&lease, Instant::now(), patience) {
+        // Those that agree with the one before come first.
+        let differs = holder.differs(&self.this.settings);
+        let patience = differs.as_ref().map_or(Duration::ZERO, |_| RUNS_OUT_AFTER);
+        if sight.observer.looked(&lease, Instant::now(), patience) {
             tracing::info!(holder = holder.identity, "the Lease has run out");
             return self.hold(Some(&lease), asked).await;
+        }
+        if let Some(differs) = differs
+            && sight.rollout.is_present().await
+        {
+            tracing::info!(
+                holder = holder.identity,
+                differs,
+                "the one that leads is of earlier settings: this one takes its place"
+            );
+            return self.hold(Some(&lease), Instant::now()).await;
         }
         Ok(Held::Theirs(holder))
     }

@@ -13,7 +13,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use http::header::{CONNECTION, HeaderValue};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -22,6 +23,7 @@ use portolan_runtime::{Tasks, when_woken};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
@@ -42,6 +44,9 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 const STRANGERS_PART: usize = 4;
 /// For a client that is told to go because it is still not known.
 const LEAVE: Duration = Duration::from_secs(5);
+/// On a drain an HTTP/1.1 connection without a request is kept as long: a request that is on its way meanwhile would fail, and nobody
+/// repeats a write. Whoever asks is answered, and told to ask elsewhere.
+const LAST_REQUEST_WITHIN: Duration = Duration::from_secs(2);
 /// Between HTTP/2 pings, so that watches of a client that vanished do not stay; and for the answer to one.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -140,7 +145,7 @@ async fn pause_after(error: &io::Error) {
 impl Listener {
     async fn connection(self, stream: TcpStream, address: SocketAddr, _permit: OwnedSemaphorePermit) {
         let place = self.strangers.enter(address.ip());
-        let Ok(Ok(place)) = tokio::time::timeout(self.config.handshake_timeout, place).await else {
+        let Ok(Ok(place)) = timeout(self.config.handshake_timeout, place).await else {
             return tracing::debug!(%address, "too many clients wait that are not known");
         };
         // Boxed: a connection outlives it by hours.
@@ -214,11 +219,17 @@ impl Listener {
         let requests = Arc::<Requests>::default();
         let within = (requests.clone(), self.config.head_timeout);
         let stream = Heads::http1(stream, client.clone(), self.room, within);
-        let edge = self.edge;
+        let (edge, tasks) = (self.edge, self.tasks);
         let service = service_fn(move |request: Request<Incoming>| {
-            let serving = requests.begin();
+            let (serving, tasks) = (requests.begin(), tasks.clone());
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
-            async move { Ok::<_, std::convert::Infallible>(serving.answer(answer.await)) }
+            async move {
+                let mut answer = answer.await;
+                if tasks.is_cancelled() {
+                    says_close(&mut answer);
+                }
+                Ok::<_, std::convert::Infallible>(serving.answer(answer))
+            }
         });
         let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
         let mut connection = pin!(connection);
@@ -226,10 +237,24 @@ impl Listener {
             biased;
             served = connection.as_mut() => served,
             why = ends => {
+                if matches!(why, Why::Drain)
+                    && let Ok(served) = timeout(LAST_REQUEST_WITHIN, connection.as_mut()).await
+                {
+                    return served;
+                }
                 connection.as_mut().graceful_shutdown();
                 leaves(why, connection).await
             }
         }
+    }
+}
+
+/// Tells an HTTP/1.1 client to make its next request on another connection.
+fn says_close<B>(answer: &mut Response<B>) {
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        answer
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }
 
@@ -248,7 +273,7 @@ fn ends(tasks: Tasks, client: Arc<Connection>, known_within: Duration) -> impl F
 async fn leaves(why: Why, connection: impl Future<Output = hyper::Result<()>>) -> hyper::Result<()> {
     match why {
         Why::Drain => connection.await,
-        Why::Stranger => tokio::time::timeout(LEAVE, connection).await.unwrap_or(Ok(())),
+        Why::Stranger => timeout(LEAVE, connection).await.unwrap_or(Ok(())),
     }
 }
 

@@ -34,11 +34,13 @@ pub struct Door {
     pub token: Option<String>,
     /// Where the token is renewed: read for each request.
     token_file: Option<PathBuf>,
+    /// The name in the server's certificate, if it is not that of `address`.
+    name: Option<String>,
     tls: Arc<ClientConfig>,
 }
 
 impl Door {
-    /// What a kubeconfig says: server with its path, CA, client certificate or token.
+    /// What a kubeconfig says: server with its path and the name in its certificate, CA, client certificate or token.
     pub async fn of_kubeconfig(file: &Path, context: Option<&str>) -> anyhow::Result<Self> {
         let kubeconfig = Kubeconfig::read_from(file).with_context(|| format!("no kubeconfig {}", file.display()))?;
         let options = KubeConfigOptions {
@@ -56,6 +58,7 @@ impl Door {
             prefix: config.cluster_url.path().trim_end_matches('/').to_owned(),
             token,
             token_file: config.auth_info.token_file.as_ref().map(PathBuf::from),
+            name: config.tls_server_name.clone(),
             tls: Arc::new(config.rustls_client_config()?),
         })
     }
@@ -106,7 +109,7 @@ impl Door {
         let stream = TcpStream::connect(&self.address).await.context("no connection")?;
         stream.set_nodelay(true)?;
         let host = self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host);
-        let name = ServerName::try_from(host.to_owned())?;
+        let name = ServerName::try_from(self.name.as_deref().unwrap_or(host).to_owned())?;
         let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await?;
         if stream.get_ref().1.alpn_protocol() != Some(alpn.as_bytes()) {
             bail!("the server does not speak {alpn}");

@@ -5,24 +5,36 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portolan_testbed::Testbed;
+use portolan_testbed::{Bundle, Testbed};
+use portolan_tests::ctl;
+use portolan_tests::daemon::{Daemon, Launch};
 use portolan_tests::helm::{self, SYSTEM, chart, objects};
 use portolan_tests::kubectl::Kubectl;
 use serde_json::{Value, json};
 
 const CHARTS: [&str; 3] = ["portolan", "portolan-router", "portolan-agent"];
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
-/// Every option that a cluster of the testbed knows the kinds of.
-const OPTIONS: [(&str, &str); 3] = [
+/// Every option, and how many objects of other kinds than a cluster has by itself it comes to.
+const OPTIONS: [(&str, &str, usize); 3] = [
     (
         "portolan",
-        r#"{"networkPolicy": {"enabled": true, "from": ["10.0.0.0/8"]}, "hub": {"advertise": ["hub.example.com:7443"]}}"#,
+        r#"{"networkPolicy": {"enabled": true, "from": ["10.0.0.0/8"]}, "hub": {"advertise": ["hub.example.com:7443"]},
+            "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}}, "prometheusRule": {"enabled": true},
+            "dashboards": {"enabled": true, "annotations": {"grafana_folder": "Portolan"}}}"#,
+        2,
     ),
     (
         "portolan-router",
-        r#"{"networkPolicy": {"enabled": true}, "autoscaling": {"enabled": true}}"#,
+        r#"{"networkPolicy": {"enabled": true}, "autoscaling": {"enabled": true}, "podMonitor": {"enabled": true},
+            "tlsRoute": {"enabled": true, "hostnames": ["routers.example.com"],
+                "parentRefs": [{"name": "edge", "namespace": "gateways", "sectionName": "tls"}]}}"#,
+        2,
     ),
-    ("portolan-agent", r#"{"networkPolicy": {"enabled": true}}"#),
+    (
+        "portolan-agent",
+        r#"{"networkPolicy": {"enabled": true}, "podMonitor": {"enabled": true}}"#,
+        1,
+    ),
 ];
 
 /// A chart with what it cannot do without, and more values.
@@ -195,6 +207,11 @@ async fn impossible_values_are_refused_by_field() {
             json!({"autoscaling": {"targetCPU": 101}}),
             "/autoscaling/targetCPU",
         ),
+        (
+            "portolan-router",
+            json!({"tlsRoute": {"enabled": true, "parentRefs": [{"name": "edge"}]}}),
+            "/tlsRoute",
+        ),
         ("portolan-agent", json!({"resources": {"memory": "1Gi"}}), "/resources"),
         ("portolan-agent", json!({"replicas": 2}), "replicas"),
     ];
@@ -212,8 +229,7 @@ async fn impossible_values_are_refused_by_field() {
     );
 }
 
-/// The API server knows every field of what is rendered, with every option whose kind it has; of the others `helm` knows that
-/// they are YAML.
+/// The API server knows every field of what is rendered, with every option.
 #[tokio::test]
 async fn an_api_server_takes_what_is_rendered() {
     let testbed = Testbed::start(&["hub"]).await.unwrap();
@@ -222,7 +238,11 @@ async fn an_api_server_takes_what_is_rendered() {
     for namespace in [SYSTEM, "portolan-routers"] {
         kubectl.ok(&["create", "namespace", namespace]).await.unwrap();
     }
-    for (name, options) in OPTIONS {
+    let kinds = path(&Bundle::KINDS.ensure().unwrap().join("extras"));
+    kubectl.ok(&["apply", "--server-side", "-f", &kinds]).await.unwrap();
+    let served = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"];
+    kubectl.ok(&served).await.unwrap();
+    for (name, options, others) in OPTIONS {
         let values: Value = serde_json::from_str(options).unwrap();
         let rendered = render(name, &values).await.unwrap();
         let all = json!({"apiVersion": "v1", "kind": "List", "items": rendered}).to_string();
@@ -235,23 +255,102 @@ async fn an_api_server_takes_what_is_rendered() {
             "-",
         ];
         kubectl.ok_with(&apply, &all).await.unwrap();
-        let others = json!({"podMonitor": {"enabled": true, "labels": {"release": "prometheus"}}});
-        let of_prometheus = |object: &Value| object["apiVersion"] == "monitoring.coreos.com/v1";
-        let rendered = render(name, &others).await.unwrap();
-        assert_eq!(
-            rendered.iter().filter(|object| of_prometheus(object)).count(),
-            1,
-            "{name}"
-        );
+        let of_others = |object: &&Value| {
+            let version = object["apiVersion"].as_str().unwrap_or_default();
+            ["monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"].contains(&version)
+        };
+        assert_eq!(rendered.iter().filter(of_others).count(), others, "{name}");
     }
-    let rules = render("portolan", &json!({"prometheusRule": {"enabled": true}}))
-        .await
-        .unwrap();
-    let rule = rules.iter().find(|object| object["kind"] == "PrometheusRule").unwrap();
-    let alerts = &read("deploy/observability/alerts.yaml")[0];
-    assert_eq!(rule["spec"], *alerts);
-
     a_predecessor_is_not_overwritten(&kubectl, kubeconfig).await;
+}
+
+#[tokio::test]
+async fn rules_and_dashboards_are_those_of_the_repository() {
+    let values = json!({"prometheusRule": {"enabled": true}, "dashboards": {"enabled": true}});
+    let rendered = render("portolan", &values).await.unwrap();
+    let rule = rendered
+        .iter()
+        .find(|object| object["kind"] == "PrometheusRule")
+        .unwrap();
+    assert_eq!(rule["spec"], read("deploy/observability/alerts.yaml")[0]);
+    for name in ["overview", "member", "control"] {
+        let map = json!({"kind": "ConfigMap", "metadata": {"name": format!("portolan-dashboard-{name}"), "namespace": SYSTEM}});
+        let map = find(&rendered, &map);
+        assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+        let said = map["data"][format!("portolan-{name}.json")].as_str().unwrap();
+        let file = repository("deploy/observability/dashboards").join(format!("{name}.json"));
+        assert_eq!(said.trim_end(), fs::read_to_string(file).unwrap().trim_end(), "{name}");
+    }
+}
+
+/// Who began with `portolanctl install` and `join` goes on by Helm, without a word about predecessors, and loses nothing.
+#[tokio::test]
+async fn what_portolanctl_made_becomes_helms() {
+    let testbed = Testbed::start(&["hub"]).await.unwrap();
+    let kubeconfig = testbed.cluster("hub").direct_kubeconfig_path();
+    let kubectl = Kubectl::new(kubeconfig);
+    let _hub = install_by_portolanctl(&testbed).await;
+    let before = uids(&kubectl).await;
+    for name in CHARTS {
+        let (_folder, values) = values_file(name, &json!({}));
+        let chart = path(&chart(name));
+        let install = ["install", name, &chart, "--take-ownership", "--values", &values];
+        helm::ok(Some(kubeconfig), &install).await.unwrap();
+        for object in render(name, &json!({})).await.unwrap() {
+            let (kind, namespace, object) = key(&object);
+            let owner = "jsonpath={.metadata.annotations.meta\\.helm\\.sh/release-name}";
+            let namespace = if namespace.is_empty() { SYSTEM } else { &namespace };
+            let get = ["get", &kind, &object, "-n", namespace, "-o", owner];
+            assert_eq!(kubectl.ok(&get).await.unwrap(), name, "{kind} {object}");
+        }
+    }
+    assert_eq!(uids(&kubectl).await, before);
+    // The CA by which the API server verifies the webhooks is the hub's to write, and stays.
+    let bundles = "jsonpath={.webhooks[*].clientConfig.caBundle}";
+    let bundles = [
+        "get",
+        "validatingwebhookconfiguration",
+        "portolan-authors",
+        "-o",
+        bundles,
+    ];
+    assert_eq!(kubectl.ok(&bundles).await.unwrap().split_whitespace().count(), 2);
+}
+
+/// A hub that runs beside the cluster, and a member that has joined.
+async fn install_by_portolanctl(testbed: &Testbed) -> Daemon {
+    let file = path(testbed.cluster("hub").direct_kubeconfig_path());
+    ctl::ok(&["install", "--hub-kubeconfig", &file]).await.unwrap();
+    let hub = Daemon::start(Launch {
+        name: "hub".to_owned(),
+        program: "portolan-hub".to_owned(),
+        arguments: ["--kubeconfig", &file, "--bind", "127.0.0.1:0"]
+            .map(str::to_owned)
+            .to_vec(),
+        env: Vec::new(),
+        dir: testbed.dir().to_owned(),
+    });
+    let hub = hub.await.unwrap();
+    hub.ready().await;
+    let clusters = ["--hub-kubeconfig", &file, "--member-kubeconfig", &file, "--accept"];
+    let join = [&["join", "home", "--hub-address", hub.bind()], &clusters[..]].concat();
+    ctl::ok(&join).await.unwrap();
+    hub
+}
+
+/// Of what a release that takes over must not make anew.
+async fn uids(kubectl: &Kubectl) -> Vec<String> {
+    let mut uids = Vec::new();
+    for (kind, name) in [
+        ("secret", "portolan-ca"),
+        ("configmap", "portolan-ca"),
+        ("secret", "portolan-agent-bootstrap"),
+        ("membercluster", "home"),
+    ] {
+        let get = ["get", kind, name, "-n", SYSTEM, "-o", "jsonpath={.metadata.uid}"];
+        uids.push(kubectl.ok(&get).await.unwrap());
+    }
+    uids
 }
 
 async fn a_predecessor_is_not_overwritten(kubectl: &Kubectl, kubeconfig: &Path) {

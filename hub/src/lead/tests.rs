@@ -188,3 +188,67 @@ async fn who_has_other_settings_comes_after_those_that_agree() {
     // But somebody has to.
     assert!(other.leads().await + RENEW_EVERY >= 2 * RUNS_OUT_AFTER);
 }
+
+/// The Pods `old` and `new` of a Deployment's first and second template, of which it is to run this one.
+fn deployment(objects: &Objects, present: &str) {
+    let metadata = |revision: &str, owner: Value| json!({"name": "x", "annotations": {"deployment.kubernetes.io/revision": revision}, "ownerReferences": [owner]});
+    let owner = |kind: &str, name: &str| json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "u", "controller": true});
+    let mut objects = objects.lock();
+    let mut put = |path: &str, metadata: Value| drop(objects.insert(path.to_owned(), json!({"metadata": metadata})));
+    put(
+        "/apis/apps/v1/namespaces/n/deployments/hub",
+        metadata(
+            present,
+            json!({"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "u"}),
+        ),
+    );
+    for (pod, revision) in [("old", "1"), ("new", "2")] {
+        put(
+            &format!("/api/v1/namespaces/n/pods/{pod}"),
+            json!({"name": pod, "ownerReferences": [owner("ReplicaSet", pod)]}),
+        );
+        put(
+            &format!("/apis/apps/v1/namespaces/n/replicasets/{pod}"),
+            metadata(revision, owner("Deployment", "hub")),
+        );
+    }
+}
+
+fn in_pod(client: &Client, pod: &str, buckets: &str) -> Running {
+    Running::start(replica(client, pod, buckets).in_pod(Some(pod.to_owned())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_a_deployment_is_to_run_with_other_settings_leads_in_place_of_one_of_before() {
+    let objects = Objects::default();
+    deployment(&objects, "1");
+    let client = scripted_api(objects.clone());
+    let mut old = in_pod(&client, "old", "32");
+    old.leads().await;
+    let mut new = in_pod(&client, "new", "64");
+    assert_eq!(new.follows().await.identity, "old");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(holder(&objects), "old", "the Deployment is not to run the new one");
+    deployment(&objects, "2");
+    new.leads().await;
+    let ended = old.ended().await.unwrap_err().to_string();
+    assert!(ended.contains("another replica leads: new"), "{ended}");
+    // Started anew it follows, for as long as it is one of before.
+    let mut again = in_pod(&client, "old", "32");
+    assert_eq!(again.follows().await.identity, "new");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(holder(&objects), "new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_the_same_settings_follows_whatever_its_deployment_is_to_run() {
+    let objects = Objects::default();
+    deployment(&objects, "2");
+    let client = scripted_api(objects.clone());
+    let mut old = in_pod(&client, "old", "32");
+    old.leads().await;
+    let mut new = in_pod(&client, "new", "32");
+    new.follows().await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(holder(&objects), "old");
+}

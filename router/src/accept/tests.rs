@@ -180,6 +180,34 @@ async fn an_idle_connection_outlives_the_time_for_a_head() {
     assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
 }
 
+/// Closed under a request that is on its way, that one fails.
+#[tokio::test]
+async fn a_drain_waits_for_what_is_on_its_way_over_http_1() {
+    let (_backend, router) = start(Bounds::default()).await;
+    let mut stream = router.connect(tls::ALPN_HTTP1).await;
+    let mut idle = router.connect(tls::ALPN_HTTP1).await;
+    let mut buffer = [0; 4096];
+    let mut told = String::new();
+    for drains in [false, true] {
+        if drains {
+            router.tasks.cancel();
+            // All that follows from it has happened.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let asks = b"GET /livez HTTP/1.1\r\nHost: r\r\n\r\n";
+        stream.write_all(asks).await.unwrap();
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await.unwrap();
+        told = String::from_utf8_lossy(&buffer[..read.unwrap()]).into_owned();
+        assert!(told.starts_with("HTTP/1.1 "), "{told}");
+        assert_eq!(told.contains("connection: close"), drains, "{told}");
+    }
+    let closed = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?} after {told}");
+    // One that nobody uses is let go.
+    let closed = tokio::time::timeout(PATIENCE, idle.read(&mut buffer)).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
+}
+
 #[tokio::test]
 async fn no_second_request_is_smuggled_to_a_member() {
     const PATH: &str = "/clusters/east/api/v1/namespaces/ns/pods";

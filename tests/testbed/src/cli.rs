@@ -196,7 +196,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
                 .filter(|_| versions);
             let operators = Bundle::OPERATORS.iter().filter(|_| operators);
             let nodes = Bundle::NODE.iter().filter(|_| nodes);
-            let always = [&Bundle::CONTROL_PLANE, &Bundle::JAEGER, &Bundle::HELM];
+            let always = [&Bundle::CONTROL_PLANE, &Bundle::JAEGER, &Bundle::HELM, &Bundle::KINDS];
             let mut all = always.into_iter().chain(versions).chain(operators).chain(nodes);
             all.try_for_each(|bundle| bundle.ensure().map(drop))
         }

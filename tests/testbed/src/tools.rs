@@ -24,8 +24,8 @@ pub struct Bundle {
     main: &'static str,
     /// `go install` names a program after its folder; some deserve a better name.
     rename: (&'static str, &'static str),
-    /// Files wanted from a module's source: the module, and paths in it.
-    extras: (&'static str, &'static [&'static str]),
+    /// Files wanted from modules' sources: the module, and paths in it.
+    extras: &'static [(&'static str, &'static [&'static str])],
 }
 
 impl Bundle {
@@ -38,7 +38,7 @@ impl Bundle {
         ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \
                   -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36",
         rename: ("server", "etcd"),
-        extras: (
+        extras: &[(
             "sigs.k8s.io/kwok",
             &[
                 "kustomize/stage/node/fast/node-initialize.yaml",
@@ -46,7 +46,7 @@ impl Bundle {
                 "kustomize/stage/pod/fast/pod-complete.yaml",
                 "kustomize/stage/pod/fast/pod-delete.yaml",
             ],
-        ),
+        )],
         ..Self::NONE
     };
 
@@ -78,6 +78,28 @@ impl Bundle {
         ldflags: "-s -w -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36 \
                   -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
         rename: ("helm", "helm3"),
+        ..Self::NONE
+    };
+
+    /// CustomResourceDefinitions of kinds that charts have objects of and operators of others serve: those of prometheus-operator and of
+    /// the Gateway API. No program comes with them.
+    pub const KINDS: Self = Self {
+        name: "kinds of others",
+        go_mod: include_str!("../kinds/go.mod"),
+        go_sum: include_str!("../kinds/go.sum"),
+        extras: &[
+            (
+                "github.com/prometheus-operator/prometheus-operator",
+                &[
+                    "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
+                    "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
+                ],
+            ),
+            (
+                "sigs.k8s.io/gateway-api",
+                &["config/crd/standard/gateway.networking.k8s.io_tlsroutes.yaml"],
+            ),
+        ],
         ..Self::NONE
     };
 
@@ -161,7 +183,7 @@ impl Bundle {
         go_sum: include_str!("../operators/rollouts/go.sum"),
         ldflags: "-s -w",
         rename: ("rollouts-controller", "rollouts-controller"),
-        extras: (
+        extras: &[(
             "github.com/argoproj/argo-rollouts",
             &[
                 "manifests/crds/analysis-run-crd.yaml",
@@ -170,7 +192,7 @@ impl Bundle {
                 "manifests/crds/experiment-crd.yaml",
                 "manifests/crds/rollout-crd.yaml",
             ],
-        ),
+        )],
         ..Self::NONE
     };
 
@@ -181,7 +203,7 @@ impl Bundle {
         go_sum: include_str!("../operators/prometheus/go.sum"),
         ldflags: "-s -w",
         rename: ("operator", "prometheus-operator"),
-        extras: (
+        extras: &[(
             "github.com/prometheus-operator/prometheus-operator",
             &[
                 "example/prometheus-operator-crd/monitoring.coreos.com_alertmanagerconfigs.yaml",
@@ -195,7 +217,7 @@ impl Bundle {
                 "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
                 "example/prometheus-operator-crd/monitoring.coreos.com_thanosrulers.yaml",
             ],
-        ),
+        )],
         ..Self::NONE
     };
 
@@ -212,7 +234,7 @@ impl Bundle {
         tags: "",
         main: "",
         rename: ("", ""),
-        extras: ("", &[]),
+        extras: &[],
     };
 
     /// The bundle with a program that people and tests use by its name.

@@ -4,12 +4,13 @@
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::Bundle;
@@ -58,7 +59,9 @@ pub(super) fn build(bundle: &Bundle, folder: &Path) -> Result<()> {
         fs::write(work.path().join("main.go"), bundle.main)?;
     }
     check_go(work.path())?;
-    install(bundle, work.path())?;
+    if !bundle.main.is_empty() || bundle.go_mod.contains("tool (") || bundle.go_mod.contains("\ntool ") {
+        install(bundle, work.path())?;
+    }
     copy_extras(bundle, work.path())?;
     publish(bundle, work, folder)
 }
@@ -138,27 +141,34 @@ fn install(bundle: &Bundle, work: &Path) -> Result<()> {
 }
 
 fn copy_extras(bundle: &Bundle, work: &Path) -> Result<()> {
-    let (module, paths) = bundle.extras;
-    if paths.is_empty() {
-        return Ok(());
-    }
-    let output = go(work).args(["list", "-m", "-f", "{{.Dir}}", module]).output()?;
-    ensure!(
-        output.status.success(),
-        "go list {module}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let source = String::from_utf8(output.stdout)?;
     let target = work.join("extras");
-    fs::create_dir(&target)?;
-    for path in paths {
-        let from = Path::new(source.trim()).join(path);
-        let name = from.file_name().with_context(|| format!("{path} is not a file"))?;
-        // Not fs::copy: the module cache is read-only, and its copies would be.
-        let text = fs::read(&from).with_context(|| format!("reading {}", from.display()))?;
-        fs::write(target.join(name), text)?;
+    for (module, paths) in bundle.extras {
+        fs::create_dir_all(&target)?;
+        let source = source(module, work)?;
+        for path in *paths {
+            let from = source.join(path);
+            let name = from.file_name().with_context(|| format!("{path} is not a file"))?;
+            // Not fs::copy: the module cache is read-only, and its copies would be.
+            let text = fs::read(&from).with_context(|| format!("reading {}", from.display()))?;
+            fs::write(target.join(name), text)?;
+        }
     }
     Ok(())
+}
+
+/// Where the source of a module is, in the version that go.mod names; downloaded if nothing that was built has needed it.
+fn source(module: &str, work: &Path) -> Result<PathBuf> {
+    let output = go(work).args(["mod", "download", "-json", module]).output()?;
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let dir = said["Dir"].as_str().filter(|_| output.status.success());
+    let error = || {
+        format!(
+            "go mod download {module}: {} {}",
+            said["Error"],
+            String::from_utf8_lossy(&output.stderr)
+        )
+    };
+    Ok(PathBuf::from(dir.with_context(error)?))
 }
 
 fn publish(bundle: &Bundle, work: TempDir, folder: &Path) -> Result<()> {

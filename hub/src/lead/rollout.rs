@@ -1,0 +1,84 @@
+//! Whether the Deployment that runs this replica runs it as it is to be from now on: then a replica of before that leads by other
+//! settings gives way. A rolling update waits for new Pods to be ready before it ends old ones, and a replica whose settings differ
+//! from the leader's never is.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Client};
+use portolan_runtime::Chain;
+use tokio::time::Instant;
+
+use super::{LookError, within};
+
+/// Counts the templates of a Deployment, on it and on the ReplicaSet of each; a template of before that is taken up again has the
+/// next number.
+const REVISION: &str = "deployment.kubernetes.io/revision";
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The Deployment of one replica, as far as it is one of a Deployment.
+pub(super) struct Rollout {
+    client: Client,
+    namespace: String,
+    /// Of this replica.
+    pod: Option<String>,
+    next: Instant,
+}
+
+impl Rollout {
+    pub(super) fn new(client: Client, namespace: &str, pod: Option<String>) -> Self {
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            pod,
+            next: Instant::now(),
+        }
+    }
+
+    /// Whether this replica is of the Deployment's present template; also false where that is not known, and when it was just looked.
+    pub(super) async fn is_present(&mut self) -> bool {
+        let Some(pod) = self.pod.clone().filter(|_| Instant::now() >= self.next) else {
+            return false;
+        };
+        self.next = Instant::now() + LOOK_EVERY;
+        Box::pin(self.look(&pod)).await.unwrap_or_else(|error| {
+            tracing::warn!(error = %Chain(&error), "it is not known whether the Deployment of this replica is to run it");
+            false
+        })
+    }
+
+    async fn look(&self, pod: &str) -> Result<bool, LookError> {
+        let pod = within(self.api::<Pod>().get(pod)).await?;
+        let Some(set) = owner(&pod.metadata, "ReplicaSet") else {
+            return Ok(false);
+        };
+        let set = within(self.api::<ReplicaSet>().get(set)).await?;
+        let Some(deployment) = owner(&set.metadata, "Deployment") else {
+            return Ok(false);
+        };
+        let deployment = within(self.api::<Deployment>().get(deployment)).await?;
+        let (ours, present) = (revision(&set.metadata), revision(&deployment.metadata));
+        Ok(ours.is_some() && ours == present)
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+}
+
+/// The name of its controller, if that is of this kind.
+fn owner<'a>(metadata: &'a ObjectMeta, kind: &str) -> Option<&'a str> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == kind)?;
+    Some(&owner.name)
+}
+
+fn revision(metadata: &ObjectMeta) -> Option<&String> {
+    metadata.annotations.as_ref()?.get(REVISION)
+}
