@@ -1,12 +1,15 @@
 //! The listener that operators and people connect to: TLS, HTTP/2 or HTTP/1.1 by ALPN, one tracked task per connection.
 //!
 //! Every bound on an unknown client is here: connections, handshakes (`handshake`), time for a head and the memory that heads take
-//! (`heads`), streams per connection. What hyper cannot parse it answers itself, without a Status. On a drain connections are told
-//! (GOAWAY, `connection: close`) and end when their requests have. Caller: `app`; each request goes to `edge`.
+//! (`heads`), streams per connection. What hyper cannot parse it answers itself, without a Status. On a drain, and when they are
+//! old (`age`), connections are told (GOAWAY, `connection: close`) and end when their requests have. Caller: `app`; each request
+//! goes to `edge`.
 
+mod age;
 mod handshake;
 mod heads;
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -25,6 +28,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
+use self::age::Age;
 use self::handshake::Handshakes;
 use self::heads::{Heads, Requests, Room};
 use crate::edge::{Connection, Edge, MOST_HEAD_BYTES};
@@ -62,6 +66,8 @@ pub(crate) struct AcceptConfig {
     pub(crate) head_timeout: Duration,
     /// From the handshake to the first request whose sender is known.
     pub(crate) known_within: Duration,
+    /// After about so long a connection is told to go; `None`: never.
+    pub(crate) connection_age: Option<Duration>,
 }
 
 /// What connections share.
@@ -83,6 +89,8 @@ enum Why {
     Drain,
     /// Nobody knows whose it is.
     Stranger,
+    /// It is as old as it may become.
+    Old,
 }
 
 /// Accepts until `tasks` is cancelled. Connections are tasks of it too: they then finish what they serve, and
@@ -177,7 +185,8 @@ impl Listener {
             .max_send_buf_size(SEND_BUFFER_BYTES)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT);
-        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within);
+        let age = Age::from_now(self.config.connection_age);
+        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within, age.over());
         let stream = Heads::http2(stream, client.clone(), self.room);
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
@@ -210,7 +219,8 @@ impl Listener {
             .header_read_timeout(IDLE.max(self.config.head_timeout))
             .max_buf_size(MOST_HEAD_BYTES)
             .max_headers(MAX_HEADERS);
-        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within);
+        let age = Age::from_now(self.config.connection_age);
+        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within, pending());
         let requests = Arc::<Requests>::default();
         let within = (requests.clone(), self.config.head_timeout);
         let stream = Heads::http1(stream, client.clone(), self.room, within);
@@ -218,7 +228,11 @@ impl Listener {
         let service = service_fn(move |request: Request<Incoming>| {
             let serving = requests.begin();
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
-            async move { Ok::<_, std::convert::Infallible>(serving.answer(answer.await)) }
+            async move {
+                let mut answer = answer.await;
+                age.tell(&mut answer);
+                Ok::<_, std::convert::Infallible>(serving.answer(answer))
+            }
         });
         let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
         let mut connection = pin!(connection);
@@ -233,21 +247,33 @@ impl Listener {
     }
 }
 
-/// When a connection is to be told to go, and why.
-fn ends(tasks: Tasks, client: Arc<Connection>, known_within: Duration) -> impl Future<Output = Why> + Unpin {
+/// When a connection is to be told to go, and why. `old`: ends when it is.
+fn ends(
+    tasks: Tasks,
+    client: Arc<Connection>,
+    known_within: Duration,
+    old: impl Future<Output = ()>,
+) -> impl Future<Output = Why> + Unpin {
+    let by_itself = async move {
+        if !client.is_known_within(known_within).await {
+            return Why::Stranger;
+        }
+        old.await;
+        Why::Old
+    };
     when_woken(async move {
         tokio::select! {
             () = tasks.cancelled() => Why::Drain,
-            () = client.is_a_stranger_after(known_within) => Why::Stranger,
+            why = by_itself => why,
         }
     })
 }
 
-/// Requests that run are finished in a drain. A stranger's are answered if that takes no longer than to find out whose they
-/// are.
+/// Requests that run are finished in a drain, and of a connection that is old. A stranger's are answered if that takes no longer
+/// than to find out whose they are.
 async fn leaves(why: Why, connection: impl Future<Output = hyper::Result<()>>) -> hyper::Result<()> {
     match why {
-        Why::Drain => connection.await,
+        Why::Drain | Why::Old => connection.await,
         Why::Stranger => tokio::time::timeout(LEAVE, connection).await.unwrap_or(Ok(())),
     }
 }

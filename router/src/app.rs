@@ -265,6 +265,7 @@ fn start_clients(listener: TcpListener, parts: &Parts, ends: Ends, tasks: &Tasks
         handshake_timeout: parts.config.timeouts.handshake,
         head_timeout: parts.config.timeouts.head,
         known_within: KNOWN_WITHIN,
+        connection_age: parts.config.timeouts.connection_age,
     };
     let edge = edge(parts, clients.clone(), tasks);
     // Dropped, it closes the listener.

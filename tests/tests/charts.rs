@@ -190,6 +190,8 @@ async fn impossible_values_are_refused_by_field() {
         ),
         ("portolan-router", json!({"hub": {"ca": "/etc/ca.crt"}}), "/hub/ca"),
         ("portolan-router", json!({"drainSeconds": -1}), "/drainSeconds"),
+        ("portolan-router", json!({"maxConnectionAge": "5"}), "/maxConnectionAge"),
+        ("portolan-router", json!({"maxConnectionAge": "10ms"}), "/maxConnectionAge"),
         (
             "portolan-router",
             json!({"autoscaling": {"targetCPU": 101}}),
