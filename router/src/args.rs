@@ -102,6 +102,10 @@ struct HubArgs {
     /// Folder for the identity and the last good state, both with their secrets (mode 0600).
     #[arg(long, env = "PORTOLAN_STATE_DIR", value_name = "DIR")]
     state_dir: PathBuf,
+    /// At SIGTERM, once all is answered, the hub forgets this router and nothing to serve by is left in --state-dir: for one whose
+    /// folder ends with its Pod. Started again in the same Pod it enrols anew, with --token-file.
+    #[arg(long, env = "PORTOLAN_FORGET_AT_END", requires = "token_file")]
+    forget_at_end: bool,
     /// For tests of upgrades: read and write cursors as routers did before format 2.
     #[arg(long, env = "PORTOLAN_CURSOR_FORMAT_1", hide = true)]
     cursor_format_1: bool,
@@ -225,6 +229,8 @@ pub(crate) struct HubConfig {
     pub(crate) pod: Option<RouterPod>,
     /// Identity and last good state.
     pub(crate) state_dir: PathBuf,
+    /// It is forgotten when it ends.
+    pub(crate) forget_at_end: bool,
     /// Cursors of format 2 are not read, as by routers of before.
     pub(crate) held_to_format_1: bool,
 }
@@ -358,6 +364,7 @@ fn hub(args: HubArgs, faults: &mut Vec<String>) -> HubConfig {
             .zip(args.pod_uid)
             .map(|(name, uid)| RouterPod { name, uid }),
         state_dir: args.state_dir,
+        forget_at_end: args.forget_at_end,
         held_to_format_1: args.cursor_format_1,
     }
 }
