@@ -53,6 +53,8 @@ pub const LEASE_HUB: &str = "portolan-hub";
 pub const ANNOTATION_HUB_ADDRESS: &str = "ctrlmesh.kusionstack.io/address";
 /// Annotation of that Lease: the settings of the one that leads that all must have, as JSON by flag.
 pub const ANNOTATION_HUB_SETTINGS: &str = "ctrlmesh.kusionstack.io/settings";
+/// Lease in a member: which of the agent's replicas works.
+pub const LEASE_AGENT: &str = "portolan-agent";
 /// Service of the hub cluster that leads to the hub's program.
 pub const SERVICE_HUB: &str = "portolan-hub";
 /// ValidatingWebhookConfiguration on the hub: who may write which ShardingConfigs.

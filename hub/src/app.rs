@@ -29,7 +29,7 @@ use crate::distribute::{Distributor, Pasts, Published};
 use crate::enroll::{Enroller, MAX_ENROLMENTS};
 use crate::finalize::Finalizers;
 use crate::index::Index;
-use crate::lead::{Election, Leader, Mandate, Pulse};
+use crate::lead::{self, Leader, Mandate, Pulse};
 use crate::ledger::Store;
 use crate::metrics::Metrics;
 use crate::people::Signer;
@@ -145,7 +145,7 @@ impl Parts {
         self.spawn("index-time", self.index.clone().pass_time());
         let this = self.this(&listener)?;
         let told = this.identity.clone();
-        let election = Election::new(self.client.clone(), &self.config.namespace, this);
+        let election = lead::election(self.client.clone(), &self.config.namespace, this);
         let (role, pulse) = (election.role(), election.pulse());
         let tls = tls::server_config(identity, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC)?;
         let door = Door::new(role.clone(), self.metrics.clone());

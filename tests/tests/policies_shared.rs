@@ -248,7 +248,9 @@ async fn two_routers_share_a_limit_as_they_are_asked() {
 
 /// What each router may be using of the limit, as the hub has it.
 async fn shares(world: &World) -> Value {
-    let page = admin_get(&world.fleet.process("hub").unwrap().admin, "/configz").await.unwrap();
+    let page = admin_get(&world.fleet.process("hub").unwrap().admin, "/configz")
+        .await
+        .unwrap();
     let page: Value = serde_json::from_str(&page).unwrap();
     page["shares"]["CircuitBreaker/operators/together/reads"].clone()
 }

@@ -3,20 +3,27 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::testing::{Objects, SharedFaults, faulty_api, scripted_api};
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases/portolan-hub";
 
-fn replica(client: &Client, name: &str, buckets: &str) -> Election {
-    let this = Leader {
+fn this(name: &str, buckets: &str) -> Leader {
+    Leader {
         identity: name.to_owned(),
         address: Some(format!("{name}:7443")),
         settings: BTreeMap::from([("--buckets".to_owned(), buckets.to_owned())]),
-    };
-    Election::new(client.clone(), "n", this)
+    }
+}
+
+fn replica(client: &Client, name: &str, buckets: &str) -> Election {
+    let this = this(name, buckets);
+    election(client.clone(), "n", this)
 }
 
 /// One that runs until it is dropped, as one that is killed.
@@ -80,8 +87,11 @@ async fn one_leads_and_the_next_one_only_once_its_lease_was_seen_to_run_out() {
     assert!(!matches!(&*second.role.borrow(), Role::Leads));
     drop(first);
     let took = second.leads().await;
-    let least = RUNS_OUT_AFTER.checked_sub(RENEW_EVERY).unwrap();
-    assert!(took >= least && took <= RUNS_OUT_AFTER + 2 * LOOK_EVERY, "{took:?}");
+    let least = RUNS_OUT_AFTER.checked_sub(TERMS.renew_every).unwrap();
+    assert!(
+        took >= least && took <= RUNS_OUT_AFTER + 2 * TERMS.look_every,
+        "{took:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,9 +100,11 @@ async fn who_is_started_anew_at_its_address_does_not_follow_itself() {
     let mut before = Running::start(replica(&client, "a", "32"));
     before.leads().await;
     drop(before);
-    let mut anew = replica(&client, "a", "32");
-    anew.this.identity = "another".to_owned();
-    let mut anew = Running::start(anew);
+    let anew = Leader {
+        identity: "another".to_owned(),
+        ..this("a", "32")
+    };
+    let mut anew = Running::start(election(client.clone(), "n", anew));
     tokio::time::sleep(RUNS_OUT_AFTER / 2).await;
     let role = anew.role.borrow_and_update().clone();
     assert!(matches!(&role, Role::Unknown(why) if !why.is_empty()), "{role:?}");
@@ -110,7 +122,7 @@ async fn who_ends_by_itself_gives_it_back_at_once() {
     first.stop.cancel();
     first.ended().await.unwrap();
     assert_eq!(holder(&objects), Value::Null);
-    assert!(second.leads().await <= 2 * LOOK_EVERY);
+    assert!(second.leads().await <= 2 * TERMS.look_every);
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,5 +178,23 @@ async fn who_has_other_settings_comes_after_those_that_agree() {
     third.leads().await;
     drop(third);
     // But somebody has to.
-    assert!(other.leads().await + RENEW_EVERY >= 2 * RUNS_OUT_AFTER);
+    assert!(other.leads().await + TERMS.renew_every >= 2 * RUNS_OUT_AFTER);
+}
+
+#[test]
+fn it_is_said_which_settings_differ() {
+    let ours = |buckets: &str| BTreeMap::from([("--buckets".to_owned(), buckets.to_owned())]);
+    let leader = || this("a", "32");
+    assert_eq!(leader().differs(&ours("32")), None);
+    let said = leader().differs(&ours("64")).unwrap();
+    assert_eq!(said, r#"--buckets is "64" here and "32" there"#);
+    // Of a release that has one more.
+    let more = BTreeMap::from([("--later".to_owned(), "x".to_owned())]);
+    assert_eq!(leader().differs(&ours("32").into_iter().chain(more).collect()), None);
+}
+
+#[test]
+fn what_its_lease_says_of_a_leader_is_read_back() {
+    let leader = this("a", "32");
+    assert_eq!(Leader::read("a".to_owned(), &leader.annotations()), leader);
 }
