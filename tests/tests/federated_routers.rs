@@ -8,6 +8,8 @@
 
 #[path = "federated_routers/aged.rs"]
 mod aged;
+#[path = "federated_routers/forgotten.rs"]
+mod forgotten;
 #[path = "federated_routers/gate.rs"]
 mod gate;
 
