@@ -37,10 +37,12 @@ use crate::stream::Stream;
 use crate::sweep::Sweeper;
 use crate::sweep::pacer::Pacer;
 use crate::terms::Terms;
-use crate::{allowed, health, member, namespaces, nodes};
+use crate::{allowed, health, lead, member, namespaces, nodes};
 
 /// Tasks get this long to end after a signal: nothing of theirs must be finished, only not cut mid-write.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+/// For the write that gives the Lease back.
+const LEASE_DEADLINE: Duration = Duration::from_secs(2);
 /// The admin server has only to finish its last answers.
 const ADMIN_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -121,13 +123,24 @@ pub async fn build(config: Config, telemetry: Telemetry) -> anyhow::Result<Bound
         identity,
     };
     let ready = readiness.task("hub");
-    ready.not_ready("an identity of this cluster, see the log");
+    ready.not_ready("a look at who works");
+    let leading = root.child();
+    let role = agent.take_part(&leading);
+    let lives = async move {
+        lead::stand_by(role, &ready).await;
+        ready.not_ready("an identity of this cluster, see the log");
+        agent.live(senders, ready).await
+    };
     // Boxed: the whole life of the program is one large future.
-    tasks.spawn_service("agent", Box::pin(agent.live(senders, ready)));
+    tasks.spawn_service("agent", Box::pin(lives));
+    // The Lease is given back once nothing works any more.
+    let drain = Drain::new(readiness.clone(), root, ADMIN_DEADLINE)
+        .after(tasks, SHUTDOWN_DEADLINE)
+        .after(leading, LEASE_DEADLINE);
     Ok(Bound {
         admin,
-        drain: Drain::new(readiness.clone(), root, ADMIN_DEADLINE).after(tasks, SHUTDOWN_DEADLINE),
         readiness,
+        drain,
     })
 }
 
@@ -166,6 +179,15 @@ fn subjects() -> (Subjects, Senders) {
 }
 
 impl Agent {
+    /// Works once it is this one's turn; ends the program if it is another's then.
+    fn take_part(&self, leading: &Tasks) -> watch::Receiver<lead::Role> {
+        let member = &self.config.member;
+        let election = lead::election(self.client.clone(), &member.namespace, &self.config.replica);
+        let role = election.role();
+        leading.spawn_critical("lead", election.run(leading.token()));
+        role
+    }
+
     /// Observers start at once; the stream starts when there is an identity; all end with the program.
     async fn live(self, senders: Senders, ready: ReadyHandle) -> anyhow::Result<()> {
         self.spawn_labelling(senders.policies.clone());

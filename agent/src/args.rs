@@ -21,6 +21,9 @@ pub const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:7464";
 /// minutes.
 pub const DEFAULT_LABELS_PER_SECOND: u32 = 1000;
 
+/// Name of an agent that is the only one of its cluster.
+pub const DEFAULT_REPLICA: &str = "agent";
+
 /// What a user types.
 #[derive(Debug, Parser)]
 #[command(name = "portolan-agent", version, about, args_conflicts_with_subcommands = true)]
@@ -56,6 +59,11 @@ pub struct RunArgs {
     /// File with the bootstrap token; else key `token` of that Secret
     #[arg(long, env = "PORTOLAN_BOOTSTRAP_TOKEN_FILE", value_name = "FILE")]
     pub bootstrap_token_file: Option<PathBuf>,
+
+    /// Name of this one among the agents of this cluster, of which one works and the others stand by: each needs its own, and
+    /// keeps it when it is started anew
+    #[arg(long, env = "PORTOLAN_REPLICA", value_name = "NAME", default_value = DEFAULT_REPLICA)]
+    pub replica: String,
 
     /// Write the bound addresses to this file as JSON, once bound
     #[arg(long, env = "PORTOLAN_ADDRESSES_FILE", value_name = "FILE")]
@@ -115,6 +123,7 @@ pub struct Config {
     pub(crate) hub: Option<String>,
     pub(crate) hub_ca: Option<PathBuf>,
     pub(crate) bootstrap_token_file: Option<PathBuf>,
+    pub(crate) replica: String,
     pub(crate) addresses_file: Option<PathBuf>,
     pub(crate) admin_bind: SocketAddr,
     pub(crate) admin_remote: bool,
@@ -138,6 +147,9 @@ impl TryFrom<RunArgs> for Config {
         if let Some(hub) = hub.as_ref().filter(|hub| host_of(hub).is_none()) {
             faults.push(format!("--hub {hub:?} is not host:port"));
         }
+        if args.replica.is_empty() {
+            faults.push("--replica is empty".to_owned());
+        }
         let Some(member) = member.filter(|_| faults.is_empty()) else {
             bail!("{}", faults.join("; "));
         };
@@ -147,6 +159,7 @@ impl TryFrom<RunArgs> for Config {
             hub,
             hub_ca: args.hub_ca,
             bootstrap_token_file: args.bootstrap_token_file,
+            replica: args.replica,
             addresses_file: args.addresses_file,
             admin_bind: args.admin.admin_bind.unwrap_or_else(admin_default),
             admin_remote: args.admin.admin_remote,
@@ -223,11 +236,21 @@ mod tests {
 
     #[test]
     fn all_faults_are_told_at_once() {
-        let faults = config(&["--namespace", "No", "--labels-per-second", "0", "--hub", "nowhere"]).unwrap_err();
+        let faults = config(&[
+            "--namespace",
+            "No",
+            "--labels-per-second",
+            "0",
+            "--hub",
+            "nowhere",
+            "--replica",
+            "",
+        ])
+        .unwrap_err();
         assert_eq!(
             faults.to_string(),
             "--namespace \"No\" is not the name of a namespace; --labels-per-second must be at least 1; \
-             --hub \"nowhere\" is not host:port"
+             --hub \"nowhere\" is not host:port; --replica is empty"
         );
     }
 

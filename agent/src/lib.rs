@@ -6,6 +6,7 @@
 //!   keep what they know in `facts` or a watch; they go on without a hub. `prove` shows the hub the member's signing key.
 //! - `label` says which labels an object shall have; `kinds` which kinds; `sweep` writes them and repairs drift;
 //!   `admission` looks at the policies that label new objects and reserve the keys; `uninstall` takes it all back.
+//! - `lead` says which of the replicas works: nothing else runs in the others.
 //! - `fence` closes namespaces against writes of their former owners.
 //!
 //! Excluded from labels: the namespaces of `portolan_crds::labels::SYSTEM_NAMESPACES`, the kinds of `kinds::EXCLUDED`,
@@ -28,6 +29,7 @@ mod health;
 mod join;
 mod kinds;
 mod label;
+mod lead;
 mod member;
 mod metrics;
 mod mint;

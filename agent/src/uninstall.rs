@@ -1,5 +1,5 @@
 //! Takes back everything the agent has written: policies, routers' tokens, labels of objects and of namespaces, the fence's
-//! annotation, its identity.
+//! annotation, its identity, its Lease.
 //!
 //! Needs no hub. Works by what is labelled, not by any configuration: every kind that can be listed and patched is asked
 //! for objects that bear one of the keys. Safe to repeat. The agent must not run meanwhile, or it labels again. Left
@@ -22,6 +22,7 @@ use crate::admission;
 use crate::args::UninstallConfig;
 use crate::join::identity::IdentitySecret;
 use crate::kinds;
+use crate::lead;
 use crate::member::{self, CallError, Repeats, bounded};
 use crate::metrics::{Metrics, Patched};
 use crate::mint::secret::RouterSecrets;
@@ -86,8 +87,12 @@ pub async fn run(config: UninstallConfig) -> anyhow::Result<()> {
         left == 0,
         "some of {left} objects may still be labelled: is an agent running, or a webhook in the way? Stop it and try again"
     );
-    let store = IdentitySecret::new(client, &uninstall.config.member.namespace);
+    let namespace = &uninstall.config.member.namespace;
+    let store = IdentitySecret::new(client.clone(), namespace);
     store.delete().await.context("removing the agent's identity")?;
+    lead::forget(client, namespace)
+        .await
+        .context("removing the Lease of the agents")?;
     tracing::info!("nothing of the agent is left but what portolanctl installed");
     Ok(())
 }

@@ -56,6 +56,8 @@ pub const ANNOTATION_HUB_SETTINGS: &str = "ctrlmesh.kusionstack.io/settings";
 /// Annotation of that Lease: in so many of the last seconds no router acted, as far as the one that leads knows, that has no Router
 /// object any more.
 pub const ANNOTATION_ROUTERS_KNOWN: &str = "ctrlmesh.kusionstack.io/routers-known-seconds";
+/// Lease in a member: which of the agent's replicas works.
+pub const LEASE_AGENT: &str = "portolan-agent";
 /// Service of the hub cluster that leads to the hub's program.
 pub const SERVICE_HUB: &str = "portolan-hub";
 /// ValidatingWebhookConfiguration on the hub: who may write which ShardingConfigs.

@@ -25,8 +25,8 @@ use serde_json::{Map, Value, json};
 
 use crate::GroupResource;
 use crate::labels::{
-    FENCE_EPOCH, LabelKeys, POLICY_AGENT_WRITES, POLICY_FENCE, POLICY_LABELS, POLICY_RESERVED, SECRET_AGENT_IDENTITY,
-    SERVICE_ACCOUNT_AGENT, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES,
+    FENCE_EPOCH, LEASE_AGENT, LabelKeys, POLICY_AGENT_WRITES, POLICY_FENCE, POLICY_LABELS, POLICY_RESERVED,
+    SECRET_AGENT_IDENTITY, SERVICE_ACCOUNT_AGENT, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES,
 };
 use crate::names::service_account_user;
 
@@ -198,12 +198,16 @@ fn reserving(input: &PolicyInput) -> Value {
 /// subresource is matched: what RBAC gives the agent one day is held here before.
 fn holding(keys: &LabelKeys, epochs: Epochs) -> Value {
     let keys: Vec<String> = keys.reserved().into_iter().map(literal).collect();
-    let not_own = format!(
-        "!(request.resource.group == \"\" && request.resource.resource == \"secrets\" && has(request.namespace) \
-            && request.namespace == {} && request.name == {})",
-        literal(SYSTEM_NAMESPACE),
-        literal(SECRET_AGENT_IDENTITY)
-    );
+    let not_own = |group: &str, resource: &str, name: &str| {
+        format!(
+            "!(request.resource.group == {} && request.resource.resource == {} && has(request.namespace) \
+                && request.namespace == {} && request.name == {})",
+            literal(group),
+            literal(resource),
+            literal(SYSTEM_NAMESPACE),
+            literal(name)
+        )
+    };
     let of_agent = format!("request.userInfo.username == {}", literal(&agent_user()));
     json!({
         "failurePolicy": "Fail",
@@ -225,7 +229,8 @@ fn holding(keys: &LabelKeys, epochs: Epochs) -> Value {
         },
         "matchConditions": [
             { "name": "of-the-agent", "expression": of_agent },
-            { "name": "not-its-own-identity", "expression": not_own },
+            { "name": "not-its-own-identity", "expression": not_own("", "secrets", SECRET_AGENT_IDENTITY) },
+            { "name": "not-its-own-lease", "expression": not_own("coordination.k8s.io", "leases", LEASE_AGENT) },
         ],
         "variables": [
             variable("keys", &format!("[{}]", keys.join(", "))),

@@ -1,7 +1,7 @@
 //! What each router is known to hold, to have refused, and to have seen: the way back from sessions.
 //!
 //! Read by `distribute` (what may be freed) and `status` (n of m). A router that disconnects goes on serving what it
-//! holds, so it goes on counting until it is forgotten.
+//! holds, so it goes on counting until it is forgotten, unless it said at its end that nothing is left of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -78,6 +78,8 @@ pub(crate) struct RouterState {
     pub(crate) is_noted: bool,
     /// It serves nobody any more, and every write of it and of earlier processes is answered.
     pub(crate) ended: bool,
+    /// No process that has its name will serve by what it holds: nobody waits for it.
+    pub(crate) gone: bool,
     /// Until then writes may be open of which it does not know, of another process of its name.
     pub(crate) doubted_until: Option<Instant>,
     /// When one of its name left that had another memory.

@@ -240,6 +240,20 @@ impl Routers {
         }
     }
 
+    /// The router has ended for good, and its name is free. Where its object cannot be deleted people forget it.
+    pub(crate) async fn forget(self, router: Enrolled) {
+        let this_one = Preconditions {
+            uid: Some(router.object.uid),
+            resource_version: None,
+        };
+        let params = DeleteParams::default().preconditions(this_one);
+        match self.api.delete(&router.name, &params).await {
+            Ok(_) => tracing::info!(router = router.name, "router ended and is forgotten"),
+            Err(KubeError::Api(status)) if [404, 409].contains(&status.code) => {}
+            Err(error) => tracing::warn!(router = router.name, %error, "a router ended and stays on record"),
+        }
+    }
+
     async fn pin(&self, router: &Enrolled, keys: &[&str]) -> Result<(), Status> {
         let wanted: Vec<_> = keys.iter().map(|&key| key.to_owned()).collect();
         for _ in 0..ATTEMPTS {

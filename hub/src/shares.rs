@@ -100,6 +100,12 @@ impl Arbiter {
         self.heard.notify_one();
     }
 
+    /// A router has ended, and others may have its part of everything.
+    pub(crate) fn gave_back(&self, router: &str, epoch: u64) {
+        self.state.lock().core.gave_back(router, epoch, Instant::now());
+        self.heard.notify_one();
+    }
+
     /// What a router has and was asked for, and of which revision the shares are that it keeps to.
     pub(crate) fn reported(&self, router: &str, epoch: u64, demands: &[v1::SharedDemand], revision: u64) {
         self.state.lock().core.reported(router, epoch, demands, revision);

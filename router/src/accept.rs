@@ -1,20 +1,22 @@
 //! The listener that operators and people connect to: TLS, HTTP/2 or HTTP/1.1 by ALPN, one tracked task per connection.
 //!
 //! Every bound on an unknown client is here: connections, handshakes (`handshake`), time for a head and the memory that heads take
-//! (`heads`), streams per connection. What hyper cannot parse it answers itself, without a Status. On a drain connections are told
-//! (GOAWAY, `connection: close`) and end when their requests have. Caller: `app`; each request goes to `edge`.
+//! (`heads`), streams per connection. What hyper cannot parse it answers itself, without a Status. On a drain, and when they are
+//! old (`age`), connections are told (GOAWAY, `connection: close`) and end when their requests have. Caller: `app`; each request
+//! goes to `edge`.
 
+mod age;
 mod handshake;
 mod heads;
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONNECTION, HeaderValue};
-use http::{Request, Response, StatusCode};
+use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -27,6 +29,7 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
+use self::age::Age;
 use self::handshake::Handshakes;
 use self::heads::{Heads, Requests, Room};
 use crate::edge::{Connection, Edge, MOST_HEAD_BYTES};
@@ -67,6 +70,8 @@ pub(crate) struct AcceptConfig {
     pub(crate) head_timeout: Duration,
     /// From the handshake to the first request whose sender is known.
     pub(crate) known_within: Duration,
+    /// After about so long a connection is told to go; `None`: never.
+    pub(crate) connection_age: Option<Duration>,
 }
 
 /// What connections share.
@@ -88,6 +93,8 @@ enum Why {
     Drain,
     /// Nobody knows whose it is.
     Stranger,
+    /// It is as old as it may become.
+    Old,
 }
 
 /// Accepts until `tasks` is cancelled. Connections are tasks of it too: they then finish what they serve, and
@@ -182,7 +189,8 @@ impl Listener {
             .max_send_buf_size(SEND_BUFFER_BYTES)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT);
-        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within);
+        let age = Age::from_now(self.config.connection_age);
+        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within, age.over());
         let stream = Heads::http2(stream, client.clone(), self.room);
         let edge = self.edge;
         let service = service_fn(move |request: Request<Incoming>| {
@@ -215,7 +223,8 @@ impl Listener {
             .header_read_timeout(IDLE.max(self.config.head_timeout))
             .max_buf_size(MOST_HEAD_BYTES)
             .max_headers(MAX_HEADERS);
-        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within);
+        let age = Age::from_now(self.config.connection_age);
+        let ends = ends(self.tasks.clone(), client.clone(), self.config.known_within, pending());
         let requests = Arc::<Requests>::default();
         let within = (requests.clone(), self.config.head_timeout);
         let stream = Heads::http1(stream, client.clone(), self.room, within);
@@ -225,9 +234,7 @@ impl Listener {
             let answer = Box::pin(edge.clone().serve(request, client.clone()));
             async move {
                 let mut answer = answer.await;
-                if tasks.is_cancelled() {
-                    says_close(&mut answer);
-                }
+                age.tell(tasks.is_cancelled(), &mut answer);
                 Ok::<_, std::convert::Infallible>(serving.answer(answer))
             }
         });
@@ -249,30 +256,33 @@ impl Listener {
     }
 }
 
-/// Tells an HTTP/1.1 client to make its next request on another connection.
-fn says_close<B>(answer: &mut Response<B>) {
-    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        answer
-            .headers_mut()
-            .insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-}
-
-/// When a connection is to be told to go, and why.
-fn ends(tasks: Tasks, client: Arc<Connection>, known_within: Duration) -> impl Future<Output = Why> + Unpin {
+/// When a connection is to be told to go, and why. `old`: ends when it is.
+fn ends(
+    tasks: Tasks,
+    client: Arc<Connection>,
+    known_within: Duration,
+    old: impl Future<Output = ()>,
+) -> impl Future<Output = Why> + Unpin {
+    let by_itself = async move {
+        if !client.is_known_within(known_within).await {
+            return Why::Stranger;
+        }
+        old.await;
+        Why::Old
+    };
     when_woken(async move {
         tokio::select! {
             () = tasks.cancelled() => Why::Drain,
-            () = client.is_a_stranger_after(known_within) => Why::Stranger,
+            why = by_itself => why,
         }
     })
 }
 
-/// Requests that run are finished in a drain. A stranger's are answered if that takes no longer than to find out whose they
-/// are.
+/// Requests that run are finished in a drain, and of a connection that is old. A stranger's are answered if that takes no longer
+/// than to find out whose they are.
 async fn leaves(why: Why, connection: impl Future<Output = hyper::Result<()>>) -> hyper::Result<()> {
     match why {
-        Why::Drain => connection.await,
+        Why::Drain | Why::Old => connection.await,
         Why::Stranger => timeout(LEAVE, connection).await.unwrap_or(Ok(())),
     }
 }

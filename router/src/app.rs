@@ -24,7 +24,7 @@ use crate::edge::metrics::RequestMetrics;
 use crate::edge::{Edge, EdgeParts};
 use crate::resource::access::{Access, HubReviews, MemberApi};
 use crate::resource::ended::EndedFile;
-use crate::resource::enroll::{Enroller, HubCa};
+use crate::resource::enroll::{Enroller, HubCa, identity_file};
 use crate::resource::injected::InjectedFaults;
 use crate::resource::load::{self, Load, LoadMetrics};
 use crate::resource::policies::PolicyCollector;
@@ -224,6 +224,7 @@ fn start_hub(parts: &Parts, tasks: &Tasks) -> anyhow::Result<()> {
     let health = StateFileHealth::new(parts.metrics.hub.clone(), parts.readiness.task("state-file"));
     let state = HubState::new(parts.routing.clone(), &hub.state_dir)
         .held_to_format_1(hub.held_to_format_1)
+        .forgotten_at_end(hub.forget_at_end.then(|| identity_file(&hub.state_dir)))
         .telling(health);
     let ready = parts.readiness.task("snapshot");
     let mut subscriber =
@@ -265,6 +266,7 @@ fn start_clients(listener: TcpListener, parts: &Parts, ends: Ends, tasks: &Tasks
         handshake_timeout: parts.config.timeouts.handshake,
         head_timeout: parts.config.timeouts.head,
         known_within: KNOWN_WITHIN,
+        connection_age: parts.config.timeouts.connection_age,
     };
     let edge = edge(parts, clients.clone(), tasks);
     // Dropped, it closes the listener.

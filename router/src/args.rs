@@ -28,6 +28,9 @@ const DEFAULT_ADMIN_BIND: &str = "127.0.0.1:8444";
 /// Of errors and slow requests, spans a second: a budget, not a way to record everything.
 const MAX_TAIL_RATE: f64 = 1000.0;
 
+/// Of a client connection that is told to go: below it, handshakes would take more than requests.
+const MIN_CONNECTION_AGE: Duration = Duration::from_secs(1);
+
 /// Memory of requests that wait: with less a burst of some hundred clients would be refused.
 pub(crate) const MIN_WAITING: usize = 16 << 20;
 
@@ -99,6 +102,10 @@ struct HubArgs {
     /// Folder for the identity and the last good state, both with their secrets (mode 0600).
     #[arg(long, env = "PORTOLAN_STATE_DIR", value_name = "DIR")]
     state_dir: PathBuf,
+    /// At SIGTERM, once all is answered, the hub forgets this router and nothing to serve by is left in --state-dir: for one whose
+    /// folder ends with its Pod. Started again in the same Pod it enrols anew, with --token-file.
+    #[arg(long, env = "PORTOLAN_FORGET_AT_END", requires = "token_file")]
+    forget_at_end: bool,
     /// For tests of upgrades: read and write cursors as routers did before format 2.
     #[arg(long, env = "PORTOLAN_CURSOR_FORMAT_1", hide = true)]
     cursor_format_1: bool,
@@ -119,6 +126,10 @@ struct LimitArgs {
     /// Client connections held at a time.
     #[arg(long, env = "PORTOLAN_MAX_CONNECTIONS", default_value_t = 20_000)]
     max_connections: usize,
+    /// Age at which a client connection is told to go, such as 30m, a tenth more or less: its client connects anew, so that
+    /// routers that were started later are found. What runs on it goes on to its own end, watches too. 0: never.
+    #[arg(long, env = "PORTOLAN_MAX_CONNECTION_AGE", default_value = "0", value_parser = parse_duration)]
+    max_connection_age: Duration,
     /// Requests served at a time, watches and upgrades apart.
     #[arg(long, env = "PORTOLAN_MAX_REQUESTS", default_value_t = 4_000)]
     max_requests: usize,
@@ -218,6 +229,8 @@ pub(crate) struct HubConfig {
     pub(crate) pod: Option<RouterPod>,
     /// Identity and last good state.
     pub(crate) state_dir: PathBuf,
+    /// It is forgotten when it ends.
+    pub(crate) forget_at_end: bool,
     /// Cursors of format 2 are not read, as by routers of before.
     pub(crate) held_to_format_1: bool,
 }
@@ -252,6 +265,8 @@ pub(crate) struct Timeouts {
     pub(crate) connect: Duration,
     /// Running requests at shutdown.
     pub(crate) drain: Duration,
+    /// Age at which a client connection is told to go; `None`: never.
+    pub(crate) connection_age: Option<Duration>,
 }
 
 /// Every fault of a command line, together.
@@ -349,6 +364,7 @@ fn hub(args: HubArgs, faults: &mut Vec<String>) -> HubConfig {
             .zip(args.pod_uid)
             .map(|(name, uid)| RouterPod { name, uid }),
         state_dir: args.state_dir,
+        forget_at_end: args.forget_at_end,
         held_to_format_1: args.cursor_format_1,
     }
 }
@@ -384,6 +400,12 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
             faults.push(format!("{flag} is 0: every request would fail"));
         }
     }
+    if !args.max_connection_age.is_zero() && args.max_connection_age < MIN_CONNECTION_AGE {
+        faults.push(format!(
+            "--max-connection-age is {:?}, and the least is {MIN_CONNECTION_AGE:?}: clients would do little but connect",
+            args.max_connection_age
+        ));
+    }
     let limits = Limits {
         connections: args.max_connections,
         requests: args.max_requests,
@@ -401,6 +423,7 @@ fn bounds(args: &LimitArgs, faults: &mut Vec<String>) -> (Limits, Timeouts) {
         request: args.request_timeout,
         connect: args.connect_timeout,
         drain: args.drain_timeout,
+        connection_age: (!args.max_connection_age.is_zero()).then_some(args.max_connection_age),
     };
     (limits, timeouts)
 }
@@ -457,6 +480,9 @@ mod tests {
         assert!(config.serving.is_none());
         assert_eq!(config.limits.waiting, 512 << 20);
         assert!(self::config(&["--max-waiting", "16Mi"]).is_ok());
+        assert_eq!(config.timeouts.connection_age, None);
+        let old = self::config(&["--max-connection-age", "30m"]).expect("valid");
+        assert_eq!(old.timeouts.connection_age, Some(Duration::from_mins(30)));
     }
 
     #[test]
@@ -515,6 +541,8 @@ mod tests {
             "",
             "--max-requests",
             "0",
+            "--max-connection-age",
+            "999ms",
             "--max-waiting",
             "16383Ki",
             "--head-timeout",
@@ -540,6 +568,7 @@ mod tests {
             "--token-file",
             "--audience",
             "--max-requests",
+            "--max-connection-age",
             "--max-waiting",
             "--head-timeout",
             "--explicit-host",

@@ -146,11 +146,9 @@ impl Connection {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// Ends when nobody is known to be at its other end after so long; never for one that is.
-    pub(crate) async fn is_a_stranger_after(&self, wait: Duration) {
-        if tokio::time::timeout(wait, self.told.notified()).await.is_ok() {
-            std::future::pending::<()>().await;
-        }
+    /// Whether somebody is known to be at its other end: as soon as that is so, or after so long. To be asked once.
+    pub(crate) async fn is_known_within(&self, wait: Duration) -> bool {
+        tokio::time::timeout(wait, self.told.notified()).await.is_ok()
     }
 }
 

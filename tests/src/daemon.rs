@@ -93,6 +93,15 @@ impl Daemon {
         Ok(daemon)
     }
 
+    /// Another one with the same flags, on ports of its own, with these variables besides.
+    pub async fn another(&self, name: &str, env: &[(&str, &str)]) -> anyhow::Result<Self> {
+        let mut launch = self.launch.clone();
+        name.clone_into(&mut launch.name);
+        let owned = env.iter().map(|&(key, value)| (key.to_owned(), value.to_owned()));
+        launch.env.extend(owned);
+        Self::start(launch).await
+    }
+
     /// A program that has run elsewhere and is to run here from now on, with those addresses.
     pub(crate) async fn adopt(launch: Launch, addresses: &Value) -> anyhow::Result<Self> {
         let text = |key: &str| addresses[key].as_str().unwrap_or_default().to_owned();

@@ -202,6 +202,12 @@ async fn impossible_values_are_refused_by_field() {
         ),
         ("portolan-router", json!({"hub": {"ca": "/etc/ca.crt"}}), "/hub/ca"),
         ("portolan-router", json!({"drainSeconds": -1}), "/drainSeconds"),
+        ("portolan-router", json!({"maxConnectionAge": "5"}), "/maxConnectionAge"),
+        (
+            "portolan-router",
+            json!({"maxConnectionAge": "10ms"}),
+            "/maxConnectionAge",
+        ),
         (
             "portolan-router",
             json!({"autoscaling": {"targetCPU": 101}}),
@@ -213,7 +219,8 @@ async fn impossible_values_are_refused_by_field() {
             "/tlsRoute",
         ),
         ("portolan-agent", json!({"resources": {"memory": "1Gi"}}), "/resources"),
-        ("portolan-agent", json!({"replicas": 2}), "replicas"),
+        ("portolan-agent", json!({"replicas": 0}), "/replicas"),
+        ("portolan-agent", json!({"replica": 2}), "replica"),
     ];
     for (name, values, field) in cases {
         let refused = render(name, &values).await.unwrap_err().to_string();

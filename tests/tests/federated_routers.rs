@@ -6,6 +6,10 @@
     reason = "also in functions that only tests call"
 )]
 
+#[path = "federated_routers/aged.rs"]
+mod aged;
+#[path = "federated_routers/forgotten.rs"]
+mod forgotten;
 #[path = "federated_routers/gate.rs"]
 mod gate;
 
@@ -28,12 +32,17 @@ const MAPS: &str = "/api/v1/configmaps";
 
 /// Shard `ops` has `ops-e` in east, where its caller is, and `ops-w` in west, where `ops-x` may come to it.
 async fn start() -> World {
+    start_with(Plan::default()).await
+}
+
+/// As [`start`], otherwise as planned.
+async fn start_with(plan: Plan<'_>) -> World {
     let manifests = federated("ops", "east", &[("east", &["ops-e"]), ("west", &["ops-w"])]);
     let plan = Plan {
         members: &["east", "west"],
         namespaces: &["east/ops-e", "west/ops-w", "west/ops-x"],
         manifests: &manifests,
-        ..Plan::default()
+        ..plan
     };
     World::start(plan).await.unwrap()
 }

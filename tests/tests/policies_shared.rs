@@ -213,7 +213,7 @@ async fn door_of(router: &Daemon, door: &Door) -> Door {
 async fn two_routers_share_a_limit_as_they_are_asked() {
     let world = start().await;
     let first = world.listed_door("together", LIST).await.unwrap();
-    let second = second_router(&world).await;
+    let mut second = second_router(&world).await;
     let other = door_of(&second, &first).await;
     let policy = limit(&world).await;
     until_held(&world.fleet.process("router").unwrap().admin, &policy).await;
@@ -240,7 +240,38 @@ async fn two_routers_share_a_limit_as_they_are_asked() {
         assert!(passed >= f64::from(LIMIT) * least, "{passed} in a second");
     }
     assert_one_bucket("while demand moves", &told.passed);
+    one_ends_and_comes_back(&world, &mut second, &policy).await;
+    let other = door_of(&second, &first).await;
+    both([&first, &other], WARM, [|_| MORE, |_| LESS]).await;
     without_the_hub(&world, [&first, &other]).await;
+}
+
+/// What each router may be using of the limit, as the hub has it.
+async fn shares(world: &World) -> Value {
+    let page = admin_get(&world.fleet.process("hub").unwrap().admin, "/configz")
+        .await
+        .unwrap();
+    let page: Value = serde_json::from_str(&page).unwrap();
+    page["shares"]["CircuitBreaker/operators/together/reads"].clone()
+}
+
+/// At once, and not when nobody can have anything of it any more, a day later.
+async fn one_ends_and_comes_back(world: &World, second: &mut Daemon, policy: &CircuitBreaker) {
+    let before = shares(world).await;
+    assert_eq!(before.as_object().map(serde_json::Map::len), Some(2), "{before}");
+    let ended = Instant::now();
+    assert_eq!(second.stop().await.unwrap(), 0);
+    eventually("the other has all of it", || async {
+        let now = shares(world).await;
+        let routers = now.as_object().cloned().unwrap_or_default();
+        let whole = routers.len() == 1 && routers.values().all(|share| share.as_u64() == Some(1_000_000));
+        whole.then_some(()).ok_or(now.to_string())
+    })
+    .await;
+    println!("after an end the other has all of it within {:?}", ended.elapsed());
+    second.start_again().await.unwrap();
+    second.ready().await;
+    until_held(second.admin(), policy).await;
 }
 
 /// Each router goes on with the share that it had.

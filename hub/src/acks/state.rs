@@ -8,7 +8,7 @@ use portolan_wire::protocol::UNDER_WAY_FOR;
 use portolan_wire::subscription::Subscription;
 use tokio::time::Instant;
 
-use super::{LedgerPosition, Renewals, RouterState};
+use super::{Held, LedgerPosition, Renewals, RouterState};
 use crate::compile::Ref;
 use crate::facts::PairEpoch;
 
@@ -31,6 +31,7 @@ impl RouterState {
             earlier_answered: false,
             is_noted: false,
             ended: false,
+            gone: false,
             doubted_until: None,
             replaces: None,
             left: None,
@@ -46,6 +47,20 @@ impl RouterState {
             told_rules: None,
             rules: Arc::default(),
             copies: Arc::default(),
+        }
+    }
+
+    /// It serves nobody any more, and every write is answered. `gone`: nor does what it leaves behind serve anybody, so that nothing
+    /// waits for it.
+    pub(crate) fn end(&mut self, gone: bool) {
+        self.ended = true;
+        if gone {
+            self.gone = true;
+            self.held = Held::default();
+            self.offered.clear();
+            self.locks.clear();
+            self.rejected.clear();
+            self.acked_run = u64::MAX;
         }
     }
 

@@ -33,6 +33,36 @@ async fn the_slowest_router_counts_until_it_is_forgotten() {
     assert_eq!(acks.released(BTreeSet::new()).by_all, 7);
 }
 
+/// One that says no more than that it ends may come back and serve by its folder before it has heard the hub.
+#[tokio::test(start_paused = true)]
+async fn a_router_of_which_nothing_is_left_counts_for_nothing() {
+    let shard: ShardName = "ops/a".parse().unwrap();
+    let holds = || RouterState {
+        acked_run: 5,
+        offered: [shard.clone()].into(),
+        ..RouterState::new(2, [(Ref::Shard(shard.clone()), String::new())].into())
+    };
+    for (gone, run) in [(false, 5), (true, 7)] {
+        let acks = Acks::default();
+        acks.connected("a", RouterState::new(1, BTreeMap::new()));
+        acks.update("a", 1, |state| state.acked_run = 7);
+        acks.connected("b", holds());
+        acks.update("b", 2, |state| state.end(gone));
+        acks.update("b", 2, |state| state.left = Some(Instant::now()));
+        let released = acks.released([shard.clone()].into());
+        assert_eq!((released.by_all, released.of(&shard)), (run, run), "{gone}");
+        assert_eq!(acks.lock_users_away().is_nobody(), gone);
+        let pair = ("east".to_owned(), "ns".to_owned(), 1);
+        assert!(
+            acks.read(|routers| routers["b"].is_answered(&pair)),
+            "all writes are over"
+        );
+        // Another Pod of the name has to say what it holds.
+        assert!(acks.connected("b", RouterState::new(3, BTreeMap::new())));
+        assert_eq!(acks.released(BTreeSet::new()).by_all, 0);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn nobody_is_waited_for_any_more_once_all_known_routers_are_back() {
     let acks = Acks::default();

@@ -11,13 +11,23 @@ use kube::{Api, Client};
 use portolan_runtime::Chain;
 use tokio::time::Instant;
 
-use super::{LookError, within};
-
 /// Counts the templates of a Deployment, on it and on the ReplicaSet of each; a template of before that is taken up again has the
 /// next number.
 const REVISION: &str = "deployment.kubernetes.io/revision";
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// A request that takes longer has failed.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Why it is not known.
+#[derive(Debug, thiserror::Error)]
+enum LookError {
+    #[error("cannot read the Pod, its ReplicaSet or their Deployment")]
+    Kube(#[from] kube::Error),
+    #[error("the Pod, its ReplicaSet or their Deployment was not read in time")]
+    Late,
+}
 
 /// The Deployment of one replica, as far as it is one of a Deployment.
 pub(super) struct Rollout {
@@ -77,6 +87,13 @@ fn owner<'a>(metadata: &'a ObjectMeta, kind: &str) -> Option<&'a str> {
     let mut owners = metadata.owner_references.iter().flatten();
     let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == kind)?;
     Some(&owner.name)
+}
+
+async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, LookError> {
+    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+        Ok(outcome) => Ok(outcome?),
+        Err(_) => Err(LookError::Late),
+    }
 }
 
 fn revision(metadata: &ObjectMeta) -> Option<&String> {

@@ -3,20 +3,26 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::testing::{Objects, SharedFaults, faulty_api, scripted_api};
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases/portolan-hub";
 
-fn replica(client: &Client, name: &str, buckets: &str) -> Election {
-    let this = Leader {
+fn this(name: &str, buckets: &str) -> Leader {
+    Leader {
         identity: name.to_owned(),
         address: Some(format!("{name}:7443")),
         settings: BTreeMap::from([("--buckets".to_owned(), buckets.to_owned())]),
-    };
-    Election::new(client.clone(), "n", this, Default::default())
+    }
+}
+
+fn replica(client: &Client, name: &str, buckets: &str) -> Election {
+    election(client.clone(), "n", this(name, buckets), None, Default::default())
 }
 
 /// One that runs until it is dropped, as one that is killed.
@@ -80,8 +86,11 @@ async fn one_leads_and_the_next_one_only_once_its_lease_was_seen_to_run_out() {
     assert!(!matches!(&*second.role.borrow(), Role::Leads));
     drop(first);
     let took = second.leads().await;
-    let least = RUNS_OUT_AFTER.checked_sub(RENEW_EVERY).unwrap();
-    assert!(took >= least && took <= RUNS_OUT_AFTER + 2 * LOOK_EVERY, "{took:?}");
+    let least = RUNS_OUT_AFTER.checked_sub(TERMS.renew_every).unwrap();
+    assert!(
+        took >= least && took <= RUNS_OUT_AFTER + 2 * TERMS.look_every,
+        "{took:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,14 +99,12 @@ async fn who_follows_is_told_for_how_long_all_routers_are_known_by_a_lease_that_
     let client = scripted_api(Objects::default());
     let mut first = Running::start(replica(&client, "a", "32"));
     first.leads().await;
-    let (second, acks) = (replica(&client, "b", "32"), Arc::<Acks>::default());
-    let mut second = Running::start(Election {
-        acks: acks.clone(),
-        ..second
-    });
+    let acks = Arc::<Acks>::default();
+    let knows = (acks.clone(), Arc::default());
+    let mut second = Running::start(election(client, "n", this("b", "32"), None, knows));
     second.follows().await;
     assert_eq!(acks.inherited(), None, "what a Lease says may be of long ago");
-    tokio::time::sleep(2 * RENEW_EVERY).await;
+    tokio::time::sleep(2 * TERMS.renew_every).await;
     assert_eq!(acks.inherited(), Some(Duration::from_hours(1)));
     drop(first);
     second.leads().await;
@@ -110,9 +117,11 @@ async fn who_is_started_anew_at_its_address_does_not_follow_itself() {
     let mut before = Running::start(replica(&client, "a", "32"));
     before.leads().await;
     drop(before);
-    let mut anew = replica(&client, "a", "32");
-    anew.this.identity = "another".to_owned();
-    let mut anew = Running::start(anew);
+    let anew = Leader {
+        identity: "another".to_owned(),
+        ..this("a", "32")
+    };
+    let mut anew = Running::start(election(client.clone(), "n", anew, None, Default::default()));
     tokio::time::sleep(RUNS_OUT_AFTER / 2).await;
     let role = anew.role.borrow_and_update().clone();
     assert!(matches!(&role, Role::Unknown(why) if !why.is_empty()), "{role:?}");
@@ -130,7 +139,7 @@ async fn who_ends_by_itself_gives_it_back_at_once() {
     first.stop.cancel();
     first.ended().await.unwrap();
     assert_eq!(holder(&objects), Value::Null);
-    assert!(second.leads().await <= 2 * LOOK_EVERY);
+    assert!(second.leads().await <= 2 * TERMS.look_every);
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,7 +195,26 @@ async fn who_has_other_settings_comes_after_those_that_agree() {
     third.leads().await;
     drop(third);
     // But somebody has to.
-    assert!(other.leads().await + RENEW_EVERY >= 2 * RUNS_OUT_AFTER);
+    assert!(other.leads().await + TERMS.renew_every >= 2 * RUNS_OUT_AFTER);
+}
+
+#[test]
+fn it_is_said_which_settings_differ() {
+    let ours = |buckets: &str| BTreeMap::from([("--buckets".to_owned(), buckets.to_owned())]);
+    let leader = || this("a", "32");
+    assert_eq!(leader().differs(&ours("32")), None);
+    let said = leader().differs(&ours("64")).unwrap();
+    assert_eq!(said, r#"--buckets is "64" here and "32" there"#);
+    // Of a release that has one more.
+    let more = BTreeMap::from([("--later".to_owned(), "x".to_owned())]);
+    assert_eq!(leader().differs(&ours("32").into_iter().chain(more).collect()), None);
+}
+
+#[test]
+fn what_its_lease_says_of_a_leader_is_read_back() {
+    let leader = this("a", "32");
+    let annotations = leader.annotations(Duration::ZERO);
+    assert_eq!(Leader::read("a".to_owned(), &annotations), leader);
 }
 
 /// The Pods `old` and `new` of a Deployment's first and second template, of which it is to run this one.
@@ -215,7 +243,14 @@ fn deployment(objects: &Objects, present: &str) {
 }
 
 fn in_pod(client: &Client, pod: &str, buckets: &str) -> Running {
-    Running::start(replica(client, pod, buckets).in_pod(Some(pod.to_owned())))
+    let this = this(pod, buckets);
+    Running::start(election(
+        client.clone(),
+        "n",
+        this,
+        Some(pod.to_owned()),
+        Default::default(),
+    ))
 }
 
 #[tokio::test(start_paused = true)]

@@ -154,6 +154,13 @@ impl Core {
         }
     }
 
+    /// A router has ended, and has no part of anything any more.
+    pub(crate) fn gave_back(&mut self, router: &str, epoch: u64, now: Instant) {
+        if let Some(router) = self.routers.get_mut(router).filter(|router| router.is_on(epoch)) {
+            router.give_back(now);
+        }
+    }
+
     /// What a router has, and was asked for. `revision`: of the shares that it keeps to, also where it has none of a rule; of an
     /// older router 0.
     pub(crate) fn reported(&mut self, router: &str, epoch: u64, demands: &[v1::SharedDemand], revision: u64) {

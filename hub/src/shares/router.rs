@@ -176,6 +176,13 @@ impl Router {
         }
     }
 
+    /// It has given back all that it had, on disk too, and its stream is over.
+    pub(super) fn give_back(&mut self, now: Instant) {
+        self.leave(now);
+        self.bound.clear();
+        self.is_known = true;
+    }
+
     /// What time alone says of it.
     pub(super) fn pass_time(&mut self, now: Instant) {
         let passed = |since: Instant, time: Duration| now.saturating_duration_since(since) >= time;

@@ -140,6 +140,32 @@ fn a_router_that_is_cut_off_keeps_its_share_until_it_is_back_or_forgotten() {
 }
 
 #[test]
+fn what_a_router_gives_back_at_its_end_others_have_at_once() {
+    let mut network = halves();
+    network.routers[0].asked = RATE;
+    network.settle(1);
+    // A share is under way to the one that ends.
+    network.report();
+    network.divide();
+    network.end(1);
+    network.settle(2);
+    assert_eq!(network.shares(&key(0, 0)), [WHOLE, 0]);
+    network.reconnect(1);
+    network.settle(4);
+    assert_eq!(network.shares(&key(0, 0)), [975_000, 25_000], "back with its folder");
+    network.restart_hub();
+    network.reconnect(1);
+    network.end(1);
+    network.reconnect(0);
+    network.settle(4);
+    assert_eq!(
+        network.shares(&key(0, 0))[0],
+        WHOLE,
+        "who has said that waits for nobody"
+    );
+}
+
+#[test]
 fn what_it_may_have_heard_counts_when_its_stream_breaks() {
     let mut network = halves();
     network.routers[0].asked = RATE;

@@ -55,7 +55,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_decided_before_a_sleep_is_not_told_until_the_hub_knows_that_it_leads() {
         let (queue, stream) = mpsc::channel(4);
-        let pulse = Pulse::stopped();
+        let pulse = Pulse::stopped(crate::lead::FRESH_FOR);
         let mut mouth = Mouth::new(stream, pulse.clone());
         queue.send(Ok(1)).await.unwrap();
         for _ in 0..3 {

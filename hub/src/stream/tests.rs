@@ -21,6 +21,7 @@ use crate::testing::{Received, Signer, TestAgent, TestHub, hello_of, key_and_csr
 mod agents;
 mod bounds;
 mod copies;
+mod ending;
 mod held;
 mod one_owner;
 mod policies;

@@ -210,6 +210,11 @@ impl Tasks {
         self.scope.stop.clone()
     }
 
+    /// Whether the end of a critical task has cancelled the program: then all sets end at once, not one after the other.
+    pub fn has_failed(&self) -> bool {
+        self.scope.shared.failure.lock().is_some()
+    }
+
     /// Asks the tasks of this set (and of its children) to end, and does not wait.
     pub fn cancel(&self) {
         self.scope.stop.cancel();

@@ -1,4 +1,6 @@
-//! What an unknown client can do to the listener.
+//! What an unknown client can do to the listener, and what becomes of old connections (`old`).
+
+mod old;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

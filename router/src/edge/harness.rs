@@ -53,6 +53,7 @@ pub(crate) struct Bounds {
     pub(crate) head_timeout: Duration,
     pub(crate) max_connections: usize,
     pub(crate) known_within: Duration,
+    pub(crate) connection_age: Option<Duration>,
 }
 
 impl Default for Bounds {
@@ -64,6 +65,7 @@ impl Default for Bounds {
             head_timeout: Duration::from_secs(20),
             max_connections: 100,
             known_within: Duration::from_secs(20),
+            connection_age: None,
         }
     }
 }
@@ -143,6 +145,7 @@ impl Router {
             handshake_timeout: Duration::from_secs(20),
             head_timeout: bounds.head_timeout,
             known_within: bounds.known_within,
+            connection_age: bounds.connection_age,
         };
         tasks.spawn_critical(
             "accept",

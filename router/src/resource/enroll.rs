@@ -25,6 +25,11 @@ const IDENTITY_FILE: &str = "identity.pem";
 /// The key that a bootstrap token was spent on, until its certificate is here: a lost answer can be asked for again.
 const PENDING_KEY_FILE: &str = "pending-key.pem";
 
+/// Where the identity is kept.
+pub(crate) fn identity_file(state_dir: &Path) -> PathBuf {
+    state_dir.join(IDENTITY_FILE)
+}
+
 /// What a router enrols with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Proof {
@@ -129,7 +134,7 @@ impl Enroller {
     /// Keeps on disk, then serves: an identity that is in use is never lost by a restart.
     fn store(&self, identity: Identity) -> Result<(), FileError> {
         let both = format!("{}\n{}", identity.cert_pem().trim_end(), identity.key_pem().expose());
-        files::write_private(self.state_dir.join(IDENTITY_FILE), Secret::new(both).expose())?;
+        files::write_private(identity_file(&self.state_dir), Secret::new(both).expose())?;
         self.accept(identity);
         Ok(())
     }
@@ -140,7 +145,7 @@ impl Enroller {
     }
 
     fn read_identity(&self) -> Result<Option<Identity>, IdentityError> {
-        let text = read_secret(&self.state_dir.join(IDENTITY_FILE))?;
+        let text = read_secret(&identity_file(&self.state_dir))?;
         Ok(text.map(|text| Identity::from_pem(text.expose(), &text)).transpose()?)
     }
 

@@ -194,6 +194,11 @@ impl Policies {
         self.shared.lock().reshare(told, self.clock.now());
     }
 
+    /// This router has no part of anything from now on, once that is [`Self::secured`].
+    pub(crate) fn give_back_shares(&self) {
+        self.shared.lock().give_back_all(self.clock.now());
+    }
+
     /// The shares that were told last, if it is not known that a restart would find them.
     pub(crate) fn unsecured(&self) -> Option<ToldShares> {
         self.shared.lock().unsecured()

@@ -72,6 +72,11 @@ impl StateFile {
             .map_err(self.failed("date"))?)
     }
 
+    /// Removes the file, if there is one. Blocking.
+    pub(crate) fn remove(&self) -> Result<(), FileError> {
+        files::remove(&self.path).map(drop)
+    }
+
     /// `None` if there is no file. Blocking.
     pub(crate) fn load(&self) -> Result<Option<Kept>, StateError> {
         match files::read(&self.path) {

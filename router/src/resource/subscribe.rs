@@ -119,7 +119,7 @@ impl Subscriber {
     /// Follows the hub until cancelled. Waits for an identity first.
     pub(crate) async fn run(mut self, tasks: Tasks) -> anyhow::Result<()> {
         let stop = tasks.token();
-        let ended = self.follow(&stop).await;
+        let ended = self.follow(&tasks, &stop).await;
         self.state.lost_hub();
         self.state.save_if_changed().await;
         if ended {
@@ -129,7 +129,7 @@ impl Subscriber {
     }
 
     /// Until it stops; true if the hub knows then that every write is answered.
-    async fn follow(&mut self, stop: &CancellationToken) -> bool {
+    async fn follow(&mut self, tasks: &Tasks, stop: &CancellationToken) -> bool {
         let mut backoff = Backoff::new(Duration::from_millis(200), MAX_WAIT);
         let mut identity = self.link.identity().subscribe();
         self.state.lost_hub();
@@ -140,7 +140,7 @@ impl Subscriber {
             if stop.run_until_cancelled(known).await.is_none() {
                 return false;
             }
-            let Err(error) = self.session(stop).await;
+            let Err(error) = self.session(tasks, stop).await;
             if let SessionError::Stopped { ended } = error {
                 return ended;
             }
@@ -179,7 +179,7 @@ impl Subscriber {
         }
     }
 
-    async fn session(&mut self, stop: &CancellationToken) -> Result<Infallible, SessionError> {
+    async fn session(&mut self, tasks: &Tasks, stop: &CancellationToken) -> Result<Infallible, SessionError> {
         let open = Session::open(&self.link, &self.state, self.news.clone());
         let open = stop.run_until_cancelled(open).await;
         let mut session = open.ok_or(SessionError::Stopped { ended: false })??;
@@ -190,7 +190,9 @@ impl Subscriber {
         let ended = stop.run_until_cancelled(run).await;
         let ended = match ended {
             Some(ended) => ended,
-            None => Err(session.end(self.state.routing()).await),
+            // Clients were not waited for: something may still be sent.
+            None if tasks.has_failed() => Err(SessionError::Stopped { ended: false }),
+            None => Err(session.end(&mut self.state).await),
         };
         self.state.routing().alone.lost();
         ended

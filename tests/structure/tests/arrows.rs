@@ -11,20 +11,34 @@ use portolan_structure::table::Table;
 use portolan_structure::tree::{self, Tree};
 
 /// What each package may import of the others. Programs never import each other; what two need goes to a library.
-const PACKAGES: [(&str, &[&str]); 14] = [
+const PACKAGES: [(&str, &[&str]); 15] = [
     ("portolan-crds", &[]),
     ("portolan-runtime", &[]),
     ("portolan-wire", &["portolan-crds", "portolan-runtime"]),
+    ("portolan-election", &["portolan-runtime"]),
     ("portolan-merge", &["portolan-crds"]),
     (
         "portolan-router",
         &["portolan-crds", "portolan-merge", "portolan-runtime", "portolan-wire"],
     ),
-    ("portolan-hub", &["portolan-crds", "portolan-runtime", "portolan-wire"]),
+    (
+        "portolan-hub",
+        &[
+            "portolan-crds",
+            "portolan-election",
+            "portolan-runtime",
+            "portolan-wire",
+        ],
+    ),
     ("portolan-ctl", &["portolan-crds", "portolan-runtime", "portolan-wire"]),
     (
         "portolan-agent",
-        &["portolan-crds", "portolan-runtime", "portolan-wire"],
+        &[
+            "portolan-crds",
+            "portolan-election",
+            "portolan-runtime",
+            "portolan-wire",
+        ],
     ),
     ("portolan-structure", &[]),
     ("portolan-testbed", &[]),

@@ -46,12 +46,14 @@ pub(super) struct Away {
 }
 
 pub(super) fn of_all(world: &World, routers: &Routers) -> Vec<Held> {
-    routers.iter().map(|(name, state)| held(world, name, state)).collect()
+    let there = routers.iter().filter(|(_, state)| !state.gone);
+    there.map(|(name, state)| held(world, name, state)).collect()
 }
 
 /// Those that hold handovers up, as nobody knows what they let through.
 pub(super) fn away(routers: &Routers) -> Vec<Away> {
-    let away = routers.iter().filter_map(|(router, state)| {
+    let there = routers.iter().filter(|(_, state)| !state.gone);
+    let away = there.filter_map(|(router, state)| {
         Some(Away {
             router: router.clone(),
             away_seconds: state.left?.elapsed().as_secs(),
@@ -82,7 +84,8 @@ pub(super) fn lagging(world: &World, routers: &Routers, shard: &ShardName) -> Ve
         Ref::View { .. } => world.callers.get(shard).is_some_and(|views| views.contains(*entry)),
         _ => false,
     };
-    let lagging = routers.iter().filter(|(name, state)| {
+    let there = routers.iter().filter(|(_, state)| !state.gone);
+    let lagging = there.filter(|(name, state)| {
         state.left.is_some() && state.may_serve(shard) || behind(world, name, state).iter().any(is_of)
     });
     lagging.map(|(name, _)| name.clone()).collect()

@@ -189,6 +189,25 @@ impl Network {
         }
     }
 
+    /// It ends and gives back what it has. A process with its folder may come later.
+    pub(super) fn end(&mut self, router: usize) {
+        let ends = &mut self.routers[router];
+        if ends.conduct != Conduct::Loyal || !ends.is_open {
+            return;
+        }
+        ends.kept = (BTreeMap::new(), ends.revision);
+        while self.routers[router].epoch.is_some() && !self.routers[router].to_say.is_empty() {
+            self.hear_one(router);
+        }
+        let ends = &self.routers[router];
+        if let Some(epoch) = ends.epoch {
+            self.core.gave_back(&ends.name, epoch, self.now);
+        }
+        self.break_stream(router);
+        self.notice(router);
+        self.routers[router].restart();
+    }
+
     /// Its end is closed; what is under way is lost.
     pub(super) fn break_stream(&mut self, router: usize) {
         let router = &mut self.routers[router];

@@ -52,7 +52,7 @@ impl RouterSession {
             Some(Said::Locks(report)) => self.hear_locks(report),
             Some(Said::HeldLocks(report)) => self.hear_held(report)?,
             Some(Said::Replicas(report)) => self.hear_replicas(report),
-            Some(Said::Ended(_)) => self.hear_end(),
+            Some(Said::Ended(ended)) => self.hear_end(ended),
             // Of a later release of this protocol.
             None => {}
         }
@@ -221,11 +221,23 @@ impl RouterSession {
         self.service.acks.copies_reported(&self.router, self.epoch, copies);
     }
 
-    fn hear_end(&mut self) {
+    fn hear_end(&mut self, said: v1::Ended) {
+        let v1::Ended {
+            gave_back_shares,
+            forget,
+        } = said;
         self.ended = true;
         self.service
             .acks
-            .update(&self.router, self.epoch, |state| state.ended = true);
+            .update(&self.router, self.epoch, |state| state.end(forget));
+        if gave_back_shares {
+            self.service.shares.gave_back(&self.router, self.epoch);
+        }
+        if forget {
+            // Not here: the router waits no longer than for a second.
+            let forgotten = self.service.routers.clone().forget(self.enrolled.clone());
+            self.service.tasks.spawn("forget-router", forgotten);
+        }
     }
 
     fn hear_policies(&self, report: v1::PolicyReport) {

@@ -1358,9 +1358,17 @@ pub struct WritesAnswered {
     pub pairs: ::prost::alloc::vec::Vec<PairEpoch>,
 }
 /// The router serves nobody any more, and every write is answered that it and earlier processes with its state folder have sent. The
-/// hub closes the stream: it has heard.
+/// hub closes the stream: it has heard. A hub of before heeds no field of it, and waits for the router as for one that may be back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Ended {}
+pub struct Ended {
+    /// It has no part of any limit that routers have together, and its state folder tells of none: others may have all of it.
+    #[prost(bool, tag = "1")]
+    pub gave_back_shares: bool,
+    /// Its state folder holds nothing by which it would serve anybody, nor its identity: the hub forgets the router. A process that
+    /// comes by its name enrols anew.
+    #[prost(bool, tag = "2")]
+    pub forget: bool,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PairEpoch {
     #[prost(string, tag = "1")]

@@ -214,6 +214,15 @@ impl SharedRules {
         self.use_shares(now);
     }
 
+    /// As if the hub had told that there are no shares.
+    pub(super) fn give_back_all(&mut self, now: Tick) {
+        let none = ToldShares {
+            revision: self.told.revision,
+            ..ToldShares::default()
+        };
+        self.reshare(none, now);
+    }
+
     /// A restart would find these.
     pub(super) fn secured(&mut self, mut safe: ToldShares, now: Tick) {
         safe.fresh.clear();

@@ -4,11 +4,11 @@
 //! (`narrows`): then it is on disk before the hub hears so ([`HubState::secure`]).
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use portolan_runtime::Chain;
+use portolan_runtime::{Chain, files};
 use portolan_wire::protocol::{CURSOR_FORMAT_2, FENCE, HELD_LOCKS, LOCKS, OPERATORS, OWNERSHIP_CHANGES, POLICIES};
 use portolan_wire::v1;
 use portolan_wire::v1::resource::Body;
@@ -60,6 +60,8 @@ pub(crate) struct HubState {
     process: String,
     ended: EndedFile,
     term: Term,
+    /// The file by which this router would be known after a restart, of one that is forgotten when it ends.
+    forgotten: Option<PathBuf>,
 }
 
 /// A hub that is away.
@@ -90,6 +92,15 @@ impl HubState {
             process: format!("{:016x}", rand::random::<u64>()),
             ended: EndedFile::in_folder(state_dir),
             term: Term::in_folder(state_dir),
+            forgotten: None,
+        }
+    }
+
+    /// When it ends it is forgotten, and this file is removed.
+    pub(crate) fn forgotten_at_end(self, identity: Option<PathBuf>) -> Self {
+        Self {
+            forgotten: identity,
+            ..self
         }
     }
 
@@ -105,6 +116,47 @@ impl HubState {
     /// For `RouterHello`.
     pub(super) fn process(&self) -> String {
         self.process.clone()
+    }
+
+    /// What the hub and others have of this router's end; true by then, also for a process that comes by its folder.
+    pub(super) async fn give_up(&mut self) -> v1::Ended {
+        let policies = self.routing.load().policies.clone();
+        policies.give_back_shares();
+        self.secure_shares().await;
+        v1::Ended {
+            gave_back_shares: policies.unsecured().is_none(),
+            forget: self.forget().await,
+        }
+    }
+
+    /// Whether nothing is left by which a process with this folder would serve anybody, or be known.
+    async fn forget(&mut self) -> bool {
+        let Some(identity) = self.forgotten.clone() else {
+            return false;
+        };
+        // A write that runs would bring the file back.
+        if let Err(error) = self.saved().await {
+            warn_unsaved(&error);
+        }
+        self.resources.clear();
+        self.unsecured.clear();
+        self.changed = false;
+        let file = self.file.clone();
+        let removed = tokio::task::spawn_blocking(move || {
+            file.remove()?;
+            files::remove(identity)
+        });
+        match removed.await {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => {
+                tracing::warn!(error = %Chain(&error), "this router stays on record: its files cannot be removed");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the thread that removes files ended");
+                false
+            }
+        }
     }
 
     /// The hub knows that this process has sent its last write, and that all are answered: the next one with this folder may say so.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -172,10 +172,15 @@ impl HubSession {
     }
 
     pub(crate) async fn any(&mut self) -> In {
+        self.next().await.expect("the stream goes on")
+    }
+
+    /// `None`: the router has closed the stream.
+    pub(crate) async fn next(&mut self) -> Option<In> {
         let next = tokio::time::timeout(PATIENCE, self.messages.message())
             .await
-            .expect("a message comes");
-        next.unwrap().expect("the stream goes on").kind.unwrap()
+            .expect("a message comes, or the end");
+        next.ok()?.and_then(|message| message.kind)
     }
 
     pub(crate) async fn end(self, status: Status) {
@@ -307,9 +312,16 @@ impl Client {
     }
 
     pub(crate) fn subscribe(&self, link: HubLink, folder: &Path) {
+        self.subscribe_forgotten(link, folder, None);
+    }
+
+    /// With `identity`: it is forgotten when it ends, and that file with it.
+    pub(crate) fn subscribe_forgotten(&self, link: HubLink, folder: &Path, identity: Option<PathBuf>) {
         let (metrics, ready) = (HubMetrics::default(), self.readiness.task("snapshot"));
         let health = StateFileHealth::new(metrics.clone(), self.readiness.task("state-file"));
-        let state = HubState::new(self.routing.clone(), folder).telling(health);
+        let state = HubState::new(self.routing.clone(), folder)
+            .telling(health)
+            .forgotten_at_end(identity);
         let mut subscriber = Subscriber::new(link, state, self.reviews.clone(), metrics, ready);
         subscriber.load_last_good();
         self.tasks

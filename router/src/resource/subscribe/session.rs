@@ -188,9 +188,14 @@ impl Session {
     }
 
     /// This router serves nobody any more. If every write is answered the hub is told so, and has heard it once it closes the stream.
-    pub(super) async fn end(&mut self, routing: &RoutingStore) -> SessionError {
+    pub(super) async fn end(&mut self, state: &mut HubState) -> SessionError {
+        if !state.routing().writes.is_over() {
+            return SessionError::Stopped { ended: false };
+        }
+        // What others get for it must be gone from here before they hear of it.
+        let ended = state.give_up().await;
         let heard = async {
-            self.send(Out::Ended(v1::Ended {})).await.ok()?;
+            self.send(Out::Ended(ended)).await.ok()?;
             loop {
                 match self.updates.message().await {
                     Ok(None) => return Some(()),
@@ -199,8 +204,10 @@ impl Session {
                 }
             }
         };
-        let ended = routing.writes.is_over() && matches!(tokio::time::timeout(END_TIMEOUT, heard).await, Ok(Some(())));
-        SessionError::Stopped { ended }
+        let heard = tokio::time::timeout(END_TIMEOUT, heard).await;
+        SessionError::Stopped {
+            ended: matches!(heard, Ok(Some(()))),
+        }
     }
 
     /// Collects; `Some` at the end of a transaction.

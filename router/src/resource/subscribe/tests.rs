@@ -2,6 +2,7 @@
 
 mod ageing;
 mod changes;
+mod ending;
 mod policies;
 mod questions;
 
