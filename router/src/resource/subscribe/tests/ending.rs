@@ -40,9 +40,8 @@ async fn settled(client: &Client, hub: &mut ScriptedHub, folder: &std::path::Pat
 /// What is said last, once the stream is closed by the hub.
 async fn last_word(mut session: HubSession) -> Option<v1::Ended> {
     loop {
-        match session.next().await? {
-            In::Ended(ended) => return Some(ended),
-            _ => {}
+        if let In::Ended(ended) = session.next().await? {
+            return Some(ended);
         }
     }
 }
@@ -93,7 +92,8 @@ async fn who_may_have_a_write_open_or_did_not_wait_for_clients_gives_nothing_bac
             client.routing.writes.begin((&east, "ns-a", "ops"), Some(1))
         });
         if fails {
-            client.tasks.spawn_critical("fails", async { anyhow::bail!("planted") });
+            let planted = std::future::ready(Err(anyhow::anyhow!("planted")));
+            client.tasks.spawn_critical("fails", planted);
         } else {
             client.tasks.cancel();
         }
