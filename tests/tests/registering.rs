@@ -6,6 +6,9 @@
     reason = "also in functions that only tests call"
 )]
 
+#[path = "registering/checked.rs"]
+mod checked;
+
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};

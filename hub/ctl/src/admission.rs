@@ -121,6 +121,21 @@ fn labelled(rules: &[PolicyRule]) -> BTreeSet<GroupResource> {
         .collect()
 }
 
+/// All of them, known by their names alone, with the versions of their API, the best first.
+pub(crate) fn named() -> anyhow::Result<Vec<(DynamicObject, &'static [&'static str])>> {
+    let input = PolicyInput {
+        keys: LabelKeys::default(),
+        kinds: BTreeSet::new(),
+    };
+    let of = |policy: Policy| {
+        policy
+            .manifests(&input)
+            .map(|manifest| (object(manifest), policy.versions()))
+    };
+    let all = Policy::ALL.into_iter().flat_map(of);
+    all.map(|(object, versions)| Ok((object?, versions))).collect()
+}
+
 /// Names of all of them, in each version that a member may serve, for the record of `dev up`.
 pub(crate) fn references() -> Vec<Value> {
     let input = PolicyInput {
@@ -175,12 +190,16 @@ pub(crate) async fn put(member: &Client, mut object: DynamicObject) -> anyhow::R
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_policies_are_for_what_the_agent_may_label() {
+    fn usual_kinds() -> BTreeSet<GroupResource> {
         let rbac = crate::join::member_rbac().unwrap();
         let rules = rbac.iter().filter(|object| object.name_any() == "portolan-agent");
         let rules = rules.filter_map(|role| serde_json::from_value::<Vec<PolicyRule>>(role.data["rules"].clone()).ok());
-        let kinds = labelled(&rules.flatten().collect::<Vec<_>>());
+        labelled(&rules.flatten().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_policies_are_for_what_the_agent_may_label() {
+        let kinds = usual_kinds();
         let named = |group, resource| kinds.contains(&GroupResource::new(group, resource));
         assert_eq!(kinds.len(), 15, "{kinds:?}");
         assert!(named("", "pods") && named("apps", "deployments") && !named("", "namespaces") && !named("", "secrets"));
