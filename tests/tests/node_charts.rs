@@ -47,6 +47,7 @@ fn charts_install_all_of_it() {
         install.hub().await;
         install.agent().await;
         install.routers().await;
+        install.a_check_finds_all_well().await;
         install.a_person_uses_a_router().await;
         install.a_pod_sees_its_shard().await;
         install.a_member_is_taken_out_and_registered_anew().await;
@@ -57,10 +58,12 @@ fn charts_install_all_of_it() {
 impl Install {
     async fn begin() -> Self {
         let mut images = vec![Image::new(KUBECTL, tool("kubectl"))];
-        images.extend(["portolan-hub", "portolan-router", "portolan-agent"].map(|name| {
-            let image = format!("{PREFIX}/{name}:{}", env!("CARGO_PKG_VERSION"));
-            Image::new(&image, program(name).unwrap()).released(Release::default())
-        }));
+        images.extend(
+            ["portolan-hub", "portolan-router", "portolan-agent", "portolanctl"].map(|name| {
+                let image = format!("{PREFIX}/{name}:{}", env!("CARGO_PKG_VERSION"));
+                Image::new(&image, program(name).unwrap()).released(Release::default())
+            }),
+        );
         let testbed = Testbed::start_with(Options {
             clusters: vec!["hub".to_owned()],
             nodes: [("hub".to_owned(), images)].into(),
@@ -297,6 +300,24 @@ impl Install {
             assert!(told.contains(word), "{word}: {told}");
         }
         assert!(kubectl.ok(&labelled).await.unwrap().contains("namespace/shop"));
+    }
+
+    /// By accounts that may read what it looks at and nothing else.
+    async fn a_check_finds_all_well(&self) {
+        let words = [
+            ("portolan", "a replica of the hub leads"),
+            ("portolan-agent", "the admission policies are there"),
+        ];
+        for (release, word) in words {
+            let ended = helm::helm(Some(self.kubeconfig()), &["test", release]).await.unwrap();
+            // What the Pod said is told beside.
+            let told = format!("{}{}", ended.stdout, ended.stderr);
+            assert!(ended.ok && told.contains(word), "{release}: {told}");
+            assert!(told.contains(" 0 wrong"), "{release}: {told}");
+        }
+        let accounts = ["get", "serviceaccounts", "-n", SYSTEM, "-o", "name"];
+        let left = self.kubectl().ok(&accounts).await.unwrap();
+        assert!(!left.contains("-check"), "{left}");
     }
 
     async fn kinds_outlive_the_charts(&self) {
