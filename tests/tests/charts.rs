@@ -125,6 +125,22 @@ async fn charts_give_the_rights_that_portolanctl_gives() {
     }
 }
 
+/// As what the Job before an uninstall acts: as `portolanctl unregister` applies it.
+#[tokio::test]
+async fn an_uninstall_has_the_rights_that_unregister_gives_it() {
+    let rendered = render("portolan-agent", &json!({})).await.unwrap();
+    for object in read("deploy/member/uninstall.yaml") {
+        let mut found = find(&rendered, &object).clone();
+        let annotations = found["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("annotations")
+            .unwrap();
+        assert_eq!(annotations["helm.sh/hook"], "pre-delete");
+        assert_eq!(found, object);
+    }
+}
+
 /// But for the labels that Helm adds.
 #[tokio::test]
 async fn register_installs_the_agent_that_the_chart_installs() {
@@ -200,7 +216,7 @@ async fn impossible_values_are_refused_by_field() {
         ("portolan-agent", json!({"resources": {"memory": "1Gi"}}), "/resources"),
         ("portolan-agent", json!({"replicas": 2}), "replicas"),
     ];
-    for (name, values, field) in cases {
+    for (name, values, field) in cases.into_iter().chain(impossible_in_members()) {
         let refused = render(name, &values).await.unwrap_err().to_string();
         assert!(refused.contains(field), "{values}: {refused}");
     }
@@ -212,6 +228,22 @@ async fn impossible_values_are_refused_by_field() {
         nobody.contains("the name by which this cluster is a member"),
         "{nobody}"
     );
+}
+
+/// Of what comes before an uninstall.
+fn impossible_in_members() -> [(&'static str, Value, &'static str); 2] {
+    [
+        (
+            "portolan-agent",
+            json!({"uninstall": {"timeoutSeconds": 1}}),
+            "/uninstall/timeoutSeconds",
+        ),
+        (
+            "portolan",
+            json!({"uninstall": {"enabled": "no"}}),
+            "/uninstall/enabled",
+        ),
+    ]
 }
 
 /// The API server knows every field of what is rendered, with every option whose kind it has; of the others `helm` knows that

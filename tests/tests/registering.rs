@@ -8,6 +8,8 @@
 
 #[path = "registering/checked.rs"]
 mod checked;
+#[path = "registering/hub_goes.rs"]
+mod hub_goes;
 
 use std::path::PathBuf;
 

@@ -22,6 +22,7 @@ mod policies;
 mod register;
 mod router;
 mod shards;
+mod uninstall;
 
 pub(crate) use self::apply::{ApplyArgs, DryRun};
 pub(crate) use self::breaker::{BreakerCommand, BreakersArgs, CloseArgs, Closed, HeldArgs, HoldArgs, RuleName};
@@ -39,6 +40,7 @@ pub(crate) use self::shards::{
     ShardsCommand, ShardsStatusArgs, WhoArgs,
 };
 
+pub(crate) use self::uninstall::UninstallArgs;
 
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
 ///
@@ -60,6 +62,9 @@ pub(crate) enum Command {
     /// Take a member cluster out again: its shards' namespaces, its agent, and all that was written there
     #[command(after_help = register::UNREGISTER_HELP)]
     Unregister(UnregisterArgs),
+    /// Take the hub out of its cluster again; what is kept is told
+    #[command(after_help = uninstall::UNINSTALL_HELP)]
+    Uninstall(UninstallArgs),
     /// Both halves of a registration without the agent, which somebody else installs
     Join(JoinArgs),
     /// Let the router act as more ServiceAccounts, users, groups, uids or extras in a member cluster

@@ -48,6 +48,7 @@ mod shards;
 mod steps;
 mod strict;
 mod table;
+mod uninstall;
 mod unregister;
 mod watch_state;
 mod whoami;
@@ -92,6 +93,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
 async fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Install(args) => install::run(&args).await,
+        Command::Uninstall(args) => uninstall::run(&args).await,
         Command::Join(args) => join::run(&args).await,
         Command::Register(args) => register::run(&args).await,
         Command::Unregister(args) => unregister::run(&args).await,

@@ -50,6 +50,24 @@ pub(crate) async fn missing_in_hub(hub: &Client) -> anyhow::Result<Vec<String>> 
     missing("the hub cluster", hub, &rights).await
 }
 
+/// What is missing on the hub to take it out, as lines.
+pub(crate) async fn missing_to_uninstall(hub: &Client, deletes_shards: bool) -> anyhow::Result<Vec<String>> {
+    let system = Some(SYSTEM_NAMESPACE);
+    let shards: &[&str] = if deletes_shards {
+        &["list", "patch", "delete"]
+    } else {
+        &["list", "patch"]
+    };
+    let rights = [
+        named(&["patch"], "apps", "deployments", system, SERVICE_HUB),
+        named(&["get"], "coordination.k8s.io", "leases", system, LEASE_HUB),
+        right(&["list"], "", "pods", system),
+        right(shards, GROUP, "shardingconfigs", None),
+        right(&["list"], GROUP, "memberclusters", None),
+    ];
+    missing("the hub cluster", hub, &rights).await
+}
+
 /// What is missing on the hub to look at all that a check looks at, as lines.
 pub(crate) async fn missing_to_check(hub: &Client) -> anyhow::Result<Vec<String>> {
     let system = Some(SYSTEM_NAMESPACE);
