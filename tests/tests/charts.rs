@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 const CHARTS: [&str; 3] = ["portolan", "portolan-router", "portolan-agent"];
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+/// As Helm is told that an API server serves it.
+const MUTATING: &str = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy";
 /// Every option that a cluster of the testbed knows the kinds of.
 const OPTIONS: [(&str, &str); 3] = [
     (
@@ -125,6 +127,46 @@ async fn charts_give_the_rights_that_portolanctl_gives() {
     }
 }
 
+/// Those that mutate only where the API server serves them.
+#[tokio::test]
+async fn the_agents_chart_has_the_policies_that_portolanctl_writes() {
+    let mut written = read("deploy/member/policies.yaml");
+    let injection = read("deploy/member/injection.yaml");
+    written.extend(injection[0]["items"].as_array().unwrap().iter().cloned());
+    assert_eq!(written.len(), 14);
+    let (_folder, file) = values_file("portolan-agent", &json!({}));
+    let template = [
+        "template",
+        "portolan-agent",
+        &path(&chart("portolan-agent")),
+        "--values",
+        &file,
+    ];
+    let serves = ["--api-versions", MUTATING];
+    let rendered = helm::ok(None, &[&template[..], &serves].concat()).await.unwrap();
+    let rendered = objects(&rendered).unwrap();
+    for policy in &written {
+        assert_eq!(find(&rendered, policy), policy);
+    }
+    let older = objects(&helm::ok(None, &template).await.unwrap()).unwrap();
+    let policies: Vec<_> = older.iter().filter(|object| is_policy(object)).collect();
+    let validating = written
+        .iter()
+        .filter(|policy| policy["kind"].as_str().unwrap().starts_with("Validating"));
+    assert_eq!(policies.len(), validating.count());
+    let none = render("portolan-agent", &json!({"admission": {"enabled": false}}))
+        .await
+        .unwrap();
+    assert!(!none.iter().any(is_policy));
+}
+
+fn is_policy(object: &Value) -> bool {
+    object["apiVersion"]
+        .as_str()
+        .unwrap_or_default()
+        .starts_with("admissionregistration.k8s.io/")
+}
+
 /// As what the Job before an uninstall acts: as `portolanctl unregister` applies it.
 #[tokio::test]
 async fn an_uninstall_has_the_rights_that_unregister_gives_it() {
@@ -230,9 +272,15 @@ async fn impossible_values_are_refused_by_field() {
     );
 }
 
-/// Of what comes before an uninstall.
-fn impossible_in_members() -> [(&'static str, Value, &'static str); 2] {
+/// Of gateways and of what comes before an uninstall.
+fn impossible_in_members() -> [(&'static str, Value, &'static str); 4] {
     [
+        (
+            "portolan-agent",
+            json!({"gateway": {"host": "https://gw"}}),
+            "/gateway/host",
+        ),
+        ("portolan-agent", json!({"gateway": {"port": 0}}), "/gateway/port"),
         (
             "portolan-agent",
             json!({"uninstall": {"timeoutSeconds": 1}}),
@@ -287,7 +335,62 @@ async fn an_api_server_takes_what_is_rendered() {
     let alerts = &read("deploy/observability/alerts.yaml")[0];
     assert_eq!(rule["spec"], *alerts);
 
+    what_was_told_join_stays(&kubectl, kubeconfig).await;
     a_predecessor_is_not_overwritten(&kubectl, kubeconfig).await;
+}
+
+/// What the agent's chart has with these values where an API server can be asked what is there.
+async fn render_there(kubeconfig: &Path, values: &Value) -> Vec<Value> {
+    let (_folder, file) = values_file("portolan-agent", values);
+    let chart = path(&chart("portolan-agent"));
+    let server = [
+        "template",
+        "portolan-agent",
+        &chart,
+        "--dry-run=server",
+        "--take-ownership",
+        "--values",
+        &file,
+    ];
+    objects(&helm::ok(Some(kubeconfig), &server).await.unwrap()).unwrap()
+}
+
+/// More kinds and another prefix of labels, the gateway, and the CA that it has by now.
+async fn what_was_told_join_stays(kubectl: &Kubectl, kubeconfig: &Path) {
+    let named = json!({"gateway": {"host": "gateway.example.com", "ca": CA}});
+    let first = render_there(kubeconfig, &named).await;
+    let map = json!({"kind": "ConfigMap", "metadata": {"name": "portolan-injection", "namespace": SYSTEM}});
+    let data = json!({"host": "gateway.example.com", "port": "443", "ca.crt": CA});
+    assert_eq!(find(&first, &map)["data"], data);
+    let unnamed = render_there(kubeconfig, &json!({})).await;
+    assert!(!unnamed.iter().any(|object| key(object) == key(&map)));
+
+    let labels = json!({"kind": "MutatingAdmissionPolicy", "metadata": {"name": "portolan-labels"}});
+    let usual = find(&first, &labels);
+    let mut policy = usual.clone();
+    let more = json!({"apiGroups": ["example.com"], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
+        "resources": ["greetings"], "scope": "*"});
+    rules(&mut policy).push(more.clone());
+    let prefix = policy["spec"]["variables"][0]["expression"].as_str().unwrap();
+    policy["spec"]["variables"][0]["expression"] = json!(prefix.replace("ctrlmesh.kusionstack.io/", "example.com/"));
+    let mut map = find(&first, &map).clone();
+    map["data"]["ca.crt"] = json!(CA.replace("MIIB", "MIIC"));
+    let there = json!({"apiVersion": "v1", "kind": "List", "items": [policy, map]}).to_string();
+    kubectl.ok_with(&["create", "-f", "-"], &there).await.unwrap();
+    let again = render_there(kubeconfig, &json!({})).await;
+    assert_eq!(find(&again, &map)["data"], map["data"]);
+    let mut found = find(&again, &labels).clone();
+    assert_eq!(found["spec"]["variables"][0], policy["spec"]["variables"][0]);
+    assert!(rules(&mut found).contains(&more));
+    rules(&mut found).retain(|rule| *rule != more);
+    assert_eq!(rules(&mut found), rules(&mut usual.clone()));
+    kubectl.ok_with(&["delete", "-f", "-"], &there).await.unwrap();
+}
+
+/// For which kinds a policy is.
+fn rules(policy: &mut Value) -> &mut Vec<Value> {
+    let rules = policy.pointer_mut("/spec/matchConstraints/resourceRules");
+    rules.and_then(Value::as_array_mut).unwrap()
 }
 
 async fn a_predecessor_is_not_overwritten(kubectl: &Kubectl, kubeconfig: &Path) {

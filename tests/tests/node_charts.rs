@@ -142,8 +142,14 @@ impl Install {
             .await;
         let agent = argument(&chart("portolan-agent"));
         // What join has applied becomes the chart's.
-        self.helm(&["install", "portolan-agent", &agent, "--take-ownership"])
-            .await;
+        self.helm(&[
+            "install",
+            "portolan-agent",
+            &agent,
+            "--take-ownership",
+            "--force-conflicts",
+        ])
+        .await;
         self.rolled_out(SYSTEM, "portolan-agent").await;
         let joined = [
             "wait",
