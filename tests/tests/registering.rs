@@ -6,6 +6,8 @@
     reason = "also in functions that only tests call"
 )]
 
+#[path = "registering/by_helm.rs"]
+mod by_helm;
 #[path = "registering/checked.rs"]
 mod checked;
 #[path = "registering/hub_goes.rs"]
