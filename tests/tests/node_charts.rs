@@ -311,7 +311,7 @@ impl Install {
     /// By accounts that may read what it looks at and nothing else.
     async fn a_check_finds_all_well(&self) {
         let words = [
-            ("portolan", "a replica of the hub leads"),
+            ("portolan", "✓ whoever runs this may look at all of it"),
             ("portolan-agent", "the admission policies are there"),
         ];
         for (release, word) in words {
@@ -320,6 +320,7 @@ impl Install {
             let told = format!("{}{}", ended.stdout, ended.stderr);
             assert!(ended.ok && told.contains(word), "{release}: {told}");
             assert!(told.contains(" 0 wrong"), "{release}: {told}");
+            assert!(!told.contains("forbidden"), "{release}: {told}");
         }
         let accounts = ["get", "serviceaccounts", "-n", SYSTEM, "-o", "name"];
         let left = self.kubectl().ok(&accounts).await.unwrap();
