@@ -150,6 +150,8 @@ pub(crate) async fn missing_to_take_out(
         right(&["get", "patch", "delete"], "apps", "deployments", system),
         right(&["get", "create", "delete"], "batch", "jobs", system),
         right(&["list"], "", "pods", None),
+        right(&["delete"], "", "secrets", system),
+        right(&["delete"], "", "configmaps", system),
     ];
     let all = deletes.into_iter().chain(policies).chain(agent);
     let mut lines = missing(&what, member, &all.collect::<Vec<_>>()).await?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::MemberCluster;
+use portolan_crds::{LabelKeys, MemberCluster};
 
 use crate::admission;
 use crate::cli::UnregisterArgs;
@@ -27,7 +27,8 @@ pub(crate) async fn run(args: &UnregisterArgs) -> anyhow::Result<()> {
     let mut steps = Steps::begin();
     if args.alone.member_alone {
         let member = connect_to("the member", args.kubeconfig.as_deref(), args.context.as_deref()).await?;
-        return leave(&member.client, args.timeout, args.alone.leave_rbac).await;
+        let keys = admission::keys_in_force(&member.client).await?;
+        return leave(&member.client, &keys, args.timeout, args.alone.leave_rbac).await;
     }
     let name = args.name.as_str();
     let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
@@ -62,15 +63,16 @@ pub(crate) async fn run(args: &UnregisterArgs) -> anyhow::Result<()> {
 /// Forgets the member on the hub, and takes back what was written in it.
 pub(crate) async fn take_back(hub: &Cluster, name: &str, cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
     let mut steps = Steps::begin();
+    // Before the hub forgets it: whether the member answers.
+    let keys = admission::keys_in_force(&cluster.client).await?;
     forget(hub, name).await?;
     steps.done(&format!("the hub has forgotten MemberCluster {name}"));
-    leave(&cluster.client, patience, false).await
+    leave(&cluster.client, &keys, patience, false).await
 }
 
 /// Takes back what was written in a member. `leaves_rbac`: but for what its chart installed, which Helm takes out.
-async fn leave(member: &Client, patience: Duration, leaves_rbac: bool) -> anyhow::Result<()> {
+async fn leave(member: &Client, keys: &LabelKeys, patience: Duration, leaves_rbac: bool) -> anyhow::Result<()> {
     let mut steps = Steps::begin();
-    let keys = admission::keys_in_force(member).await?;
     let by = Instant::now() + patience;
     if member::uninstall(member, keys.prefix(), by, leaves_rbac).await? {
         steps.done("the agent has taken its labels back, and is gone");
