@@ -224,10 +224,11 @@ soak-clients-all: testbed ## the same (PREVIEWS=<seconds>: and soak-previews) wi
 		java=java -Xmx256m -cp $(SOAK_DIR)/java/classes:$(SOAK_DIR)/java/dependency/* dev.portolan.tests.Soak" \
 		$(CARGO) test $(ALL) --test soak_clients -- --nocapture
 
-bless: tools ## write the generated files anew (CRDs, protobuf code, fuzz seeds)
+bless: tools ## write the generated files anew (CRDs, protobuf code, fuzz seeds, policies of charts)
 	$(CARGO) run --locked -q -p portolan-crds --bin crdgen -- --write
 	PORTOLAN_BLESS=1 $(CARGO) test --locked -q -p portolan-wire
 	PORTOLAN_BLESS=1 $(CARGO) test --locked -q -p portolan-fuzz seeds
+	PORTOLAN_BLESS=1 $(CARGO) test --locked -q --workspace --bin portolanctl the_chart_has
 
 audit: tools ## advisories, which need a database, and what lint knows of deny.toml once more by cargo-deny
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny

@@ -2,18 +2,22 @@
 //! is the matter of `node_charts`.
 #![allow(clippy::unwrap_used, reason = "also in functions that only tests call")]
 
+#[path = "charts/taken_over.rs"]
+mod taken_over;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use portolan_testbed::{Bundle, Testbed};
 use portolan_tests::ctl;
-use portolan_tests::daemon::{Daemon, Launch};
 use portolan_tests::helm::{self, SYSTEM, chart, objects};
 use portolan_tests::kubectl::Kubectl;
 use serde_json::{Value, json};
 
 const CHARTS: [&str; 3] = ["portolan", "portolan-router", "portolan-agent"];
 const CA: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+/// As Helm is told that an API server serves it.
+const MUTATING: &str = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy";
 /// Every option, and how many objects of other kinds than a cluster has by itself it comes to.
 const OPTIONS: [(&str, &str, usize); 3] = [
     (
@@ -127,11 +131,69 @@ async fn charts_give_the_rights_that_portolanctl_gives() {
             rights += usize::from(object["apiVersion"] == "rbac.authorization.k8s.io/v1");
         }
         let of_rbac = |object: &&Value| object["apiVersion"] == "rbac.authorization.k8s.io/v1";
+        // What a hook has goes with it.
+        let stays = |object: &&Value| object["metadata"]["annotations"]["helm.sh/hook"].is_null();
         assert_eq!(
-            rendered.iter().filter(of_rbac).count(),
+            rendered.iter().filter(of_rbac).filter(stays).count(),
             rights,
             "{name} gives no others"
         );
+    }
+}
+
+/// Those that mutate only where the API server serves them.
+#[tokio::test]
+async fn the_agents_chart_has_the_policies_that_portolanctl_writes() {
+    let mut written = read("deploy/member/policies.yaml");
+    let injection = read("deploy/member/injection.yaml");
+    written.extend(injection[0]["items"].as_array().unwrap().iter().cloned());
+    assert_eq!(written.len(), 14);
+    let (_folder, file) = values_file("portolan-agent", &json!({}));
+    let template = [
+        "template",
+        "portolan-agent",
+        &path(&chart("portolan-agent")),
+        "--values",
+        &file,
+    ];
+    let serves = ["--api-versions", MUTATING];
+    let rendered = helm::ok(None, &[&template[..], &serves].concat()).await.unwrap();
+    let rendered = objects(&rendered).unwrap();
+    for policy in &written {
+        assert_eq!(find(&rendered, policy), policy);
+    }
+    let older = objects(&helm::ok(None, &template).await.unwrap()).unwrap();
+    let policies: Vec<_> = older.iter().filter(|object| is_policy(object)).collect();
+    let validating = written
+        .iter()
+        .filter(|policy| policy["kind"].as_str().unwrap().starts_with("Validating"));
+    assert_eq!(policies.len(), validating.count());
+    let none = render("portolan-agent", &json!({"admission": {"enabled": false}}))
+        .await
+        .unwrap();
+    assert!(!none.iter().any(is_policy));
+}
+
+fn is_policy(object: &Value) -> bool {
+    object["apiVersion"]
+        .as_str()
+        .unwrap_or_default()
+        .starts_with("admissionregistration.k8s.io/")
+}
+
+/// As what the Job before an uninstall acts: as `portolanctl unregister` applies it.
+#[tokio::test]
+async fn an_uninstall_has_the_rights_that_unregister_gives_it() {
+    let rendered = render("portolan-agent", &json!({})).await.unwrap();
+    for object in read("deploy/member/uninstall.yaml") {
+        let mut found = find(&rendered, &object).clone();
+        let annotations = found["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("annotations")
+            .unwrap();
+        assert_eq!(annotations["helm.sh/hook"], "pre-delete");
+        assert_eq!(found, object);
     }
 }
 
@@ -222,7 +284,7 @@ async fn impossible_values_are_refused_by_field() {
         ("portolan-agent", json!({"replicas": 0}), "/replicas"),
         ("portolan-agent", json!({"replica": 2}), "replica"),
     ];
-    for (name, values, field) in cases {
+    for (name, values, field) in cases.into_iter().chain(impossible_in_members()) {
         let refused = render(name, &values).await.unwrap_err().to_string();
         assert!(refused.contains(field), "{values}: {refused}");
     }
@@ -234,6 +296,28 @@ async fn impossible_values_are_refused_by_field() {
         nobody.contains("the name by which this cluster is a member"),
         "{nobody}"
     );
+}
+
+/// Of gateways and of what comes before an uninstall.
+fn impossible_in_members() -> [(&'static str, Value, &'static str); 4] {
+    [
+        (
+            "portolan-agent",
+            json!({"gateway": {"host": "https://gw"}}),
+            "/gateway/host",
+        ),
+        ("portolan-agent", json!({"gateway": {"port": 0}}), "/gateway/port"),
+        (
+            "portolan-agent",
+            json!({"uninstall": {"timeoutSeconds": 1}}),
+            "/uninstall/timeoutSeconds",
+        ),
+        (
+            "portolan",
+            json!({"uninstall": {"enabled": "no"}}),
+            "/uninstall/enabled",
+        ),
+    ]
 }
 
 /// The API server knows every field of what is rendered, with every option.
@@ -251,7 +335,9 @@ async fn an_api_server_takes_what_is_rendered() {
     kubectl.ok(&served).await.unwrap();
     for (name, options, others) in OPTIONS {
         let values: Value = serde_json::from_str(options).unwrap();
-        let rendered = render(name, &values).await.unwrap();
+        let mut rendered = render(name, &values).await.unwrap();
+        // Whose account must be there, also for a dry run.
+        rendered.retain(|object| object["kind"] != "Pod");
         let all = json!({"apiVersion": "v1", "kind": "List", "items": rendered}).to_string();
         let apply = [
             "apply",
@@ -268,6 +354,7 @@ async fn an_api_server_takes_what_is_rendered() {
         };
         assert_eq!(rendered.iter().filter(of_others).count(), others, "{name}");
     }
+    what_was_told_join_stays(&kubectl, kubeconfig).await;
     a_predecessor_is_not_overwritten(&kubectl, kubeconfig).await;
 }
 
@@ -290,74 +377,58 @@ async fn rules_and_dashboards_are_those_of_the_repository() {
     }
 }
 
-/// Who began with `portolanctl install` and `join` goes on by Helm, without a word about predecessors, and loses nothing.
-#[tokio::test]
-async fn what_portolanctl_made_becomes_helms() {
-    let testbed = Testbed::start(&["hub"]).await.unwrap();
-    let kubeconfig = testbed.cluster("hub").direct_kubeconfig_path();
-    let kubectl = Kubectl::new(kubeconfig);
-    let _hub = install_by_portolanctl(&testbed).await;
-    let before = uids(&kubectl).await;
-    for name in CHARTS {
-        let (_folder, values) = values_file(name, &json!({}));
-        let chart = path(&chart(name));
-        let install = ["install", name, &chart, "--take-ownership", "--values", &values];
-        helm::ok(Some(kubeconfig), &install).await.unwrap();
-        for object in render(name, &json!({})).await.unwrap() {
-            let (kind, namespace, object) = key(&object);
-            let owner = "jsonpath={.metadata.annotations.meta\\.helm\\.sh/release-name}";
-            let namespace = if namespace.is_empty() { SYSTEM } else { &namespace };
-            let get = ["get", &kind, &object, "-n", namespace, "-o", owner];
-            assert_eq!(kubectl.ok(&get).await.unwrap(), name, "{kind} {object}");
-        }
-    }
-    assert_eq!(uids(&kubectl).await, before);
-    // The CA by which the API server verifies the webhooks is the hub's to write, and stays.
-    let bundles = "jsonpath={.webhooks[*].clientConfig.caBundle}";
-    let bundles = [
-        "get",
-        "validatingwebhookconfiguration",
-        "portolan-authors",
-        "-o",
-        bundles,
+/// What the agent's chart has with these values where an API server can be asked what is there.
+async fn render_there(kubeconfig: &Path, values: &Value) -> Vec<Value> {
+    let (_folder, file) = values_file("portolan-agent", values);
+    let chart = path(&chart("portolan-agent"));
+    let server = [
+        "template",
+        "portolan-agent",
+        &chart,
+        "--dry-run=server",
+        "--take-ownership",
+        "--values",
+        &file,
     ];
-    assert_eq!(kubectl.ok(&bundles).await.unwrap().split_whitespace().count(), 2);
+    objects(&helm::ok(Some(kubeconfig), &server).await.unwrap()).unwrap()
 }
 
-/// A hub that runs beside the cluster, and a member that has joined.
-async fn install_by_portolanctl(testbed: &Testbed) -> Daemon {
-    let file = path(testbed.cluster("hub").direct_kubeconfig_path());
-    ctl::ok(&["install", "--hub-kubeconfig", &file]).await.unwrap();
-    let hub = Daemon::start(Launch {
-        name: "hub".to_owned(),
-        program: "portolan-hub".to_owned(),
-        arguments: ["--kubeconfig", &file, "--bind", "127.0.0.1:0"]
-            .map(str::to_owned)
-            .to_vec(),
-        env: Vec::new(),
-        dir: testbed.dir().to_owned(),
-    });
-    let hub = hub.await.unwrap();
-    hub.ready().await;
-    let clusters = ["--hub-kubeconfig", &file, "--member-kubeconfig", &file, "--accept"];
-    let join = [&["join", "home", "--hub-address", hub.bind()], &clusters[..]].concat();
-    ctl::ok(&join).await.unwrap();
-    hub
+/// More kinds and another prefix of labels, the gateway, and the CA that it has by now.
+async fn what_was_told_join_stays(kubectl: &Kubectl, kubeconfig: &Path) {
+    let named = json!({"gateway": {"host": "gateway.example.com", "ca": CA}});
+    let first = render_there(kubeconfig, &named).await;
+    let map = json!({"kind": "ConfigMap", "metadata": {"name": "portolan-injection", "namespace": SYSTEM}});
+    let data = json!({"host": "gateway.example.com", "port": "443", "ca.crt": CA});
+    assert_eq!(find(&first, &map)["data"], data);
+    let unnamed = render_there(kubeconfig, &json!({})).await;
+    assert!(!unnamed.iter().any(|object| key(object) == key(&map)));
+
+    let labels = json!({"kind": "MutatingAdmissionPolicy", "metadata": {"name": "portolan-labels"}});
+    let usual = find(&first, &labels);
+    let mut policy = usual.clone();
+    let more = json!({"apiGroups": ["example.com"], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
+        "resources": ["greetings"], "scope": "*"});
+    rules(&mut policy).push(more.clone());
+    let prefix = policy["spec"]["variables"][0]["expression"].as_str().unwrap();
+    policy["spec"]["variables"][0]["expression"] = json!(prefix.replace("ctrlmesh.kusionstack.io/", "example.com/"));
+    let mut map = find(&first, &map).clone();
+    map["data"]["ca.crt"] = json!(CA.replace("MIIB", "MIIC"));
+    let there = json!({"apiVersion": "v1", "kind": "List", "items": [policy, map]}).to_string();
+    kubectl.ok_with(&["create", "-f", "-"], &there).await.unwrap();
+    let again = render_there(kubeconfig, &json!({})).await;
+    assert_eq!(find(&again, &map)["data"], map["data"]);
+    let mut found = find(&again, &labels).clone();
+    assert_eq!(found["spec"]["variables"][0], policy["spec"]["variables"][0]);
+    assert!(rules(&mut found).contains(&more));
+    rules(&mut found).retain(|rule| *rule != more);
+    assert_eq!(rules(&mut found), rules(&mut usual.clone()));
+    kubectl.ok_with(&["delete", "-f", "-"], &there).await.unwrap();
 }
 
-/// Of what a release that takes over must not make anew.
-async fn uids(kubectl: &Kubectl) -> Vec<String> {
-    let mut uids = Vec::new();
-    for (kind, name) in [
-        ("secret", "portolan-ca"),
-        ("configmap", "portolan-ca"),
-        ("secret", "portolan-agent-bootstrap"),
-        ("membercluster", "home"),
-    ] {
-        let get = ["get", kind, name, "-n", SYSTEM, "-o", "jsonpath={.metadata.uid}"];
-        uids.push(kubectl.ok(&get).await.unwrap());
-    }
-    uids
+/// For which kinds a policy is.
+fn rules(policy: &mut Value) -> &mut Vec<Value> {
+    let rules = policy.pointer_mut("/spec/matchConstraints/resourceRules");
+    rules.and_then(Value::as_array_mut).unwrap()
 }
 
 async fn a_predecessor_is_not_overwritten(kubectl: &Kubectl, kubeconfig: &Path) {

@@ -47,20 +47,23 @@ fn charts_install_all_of_it() {
         install.hub().await;
         install.agent().await;
         install.routers().await;
+        install.a_check_finds_all_well().await;
         install.a_person_uses_a_router().await;
         install.a_pod_sees_its_shard().await;
         install.a_member_is_taken_out_and_registered_anew().await;
-        install.kinds_outlive_the_charts().await;
+        install.only_what_people_wrote_outlives_the_charts().await;
     });
 }
 
 impl Install {
     async fn begin() -> Self {
         let mut images = vec![Image::new(KUBECTL, tool("kubectl"))];
-        images.extend(["portolan-hub", "portolan-router", "portolan-agent"].map(|name| {
-            let image = format!("{PREFIX}/{name}:{}", env!("CARGO_PKG_VERSION"));
-            Image::new(&image, program(name).unwrap()).released(Release::default())
-        }));
+        images.extend(
+            ["portolan-hub", "portolan-router", "portolan-agent", "portolanctl"].map(|name| {
+                let image = format!("{PREFIX}/{name}:{}", env!("CARGO_PKG_VERSION"));
+                Image::new(&image, program(name).unwrap()).released(Release::default())
+            }),
+        );
         let testbed = Testbed::start_with(Options {
             clusters: vec!["hub".to_owned()],
             nodes: [("hub".to_owned(), images)].into(),
@@ -139,8 +142,14 @@ impl Install {
             .await;
         let agent = argument(&chart("portolan-agent"));
         // What join has applied becomes the chart's.
-        self.helm(&["install", "portolan-agent", &agent, "--take-ownership"])
-            .await;
+        self.helm(&[
+            "install",
+            "portolan-agent",
+            &agent,
+            "--take-ownership",
+            "--force-conflicts",
+        ])
+        .await;
         self.rolled_out(SYSTEM, "portolan-agent").await;
         let joined = [
             "wait",
@@ -299,12 +308,88 @@ impl Install {
         assert!(kubectl.ok(&labelled).await.unwrap().contains("namespace/shop"));
     }
 
-    async fn kinds_outlive_the_charts(&self) {
+    /// By accounts that may read what it looks at and nothing else.
+    async fn a_check_finds_all_well(&self) {
+        let words = [
+            ("portolan", "✓ whoever runs this may look at all of it"),
+            ("portolan-agent", "the admission policies are there"),
+        ];
+        for (release, word) in words {
+            let ended = helm::helm(Some(self.kubeconfig()), &["test", release]).await.unwrap();
+            // What the Pod said is told beside.
+            let told = format!("{}{}", ended.stdout, ended.stderr);
+            assert!(ended.ok && told.contains(word), "{release}: {told}");
+            assert!(told.contains(" 0 wrong"), "{release}: {told}");
+            assert!(!told.contains("forbidden"), "{release}: {told}");
+        }
+        let accounts = ["get", "serviceaccounts", "-n", SYSTEM, "-o", "name"];
+        let left = self.kubectl().ok(&accounts).await.unwrap();
+        assert!(!left.contains("-check"), "{left}");
+    }
+
+    async fn only_what_people_wrote_outlives_the_charts(&self) {
+        let kubectl = self.kubectl();
+        kubectl.ok_with(&["apply", "-f", "-"], SHARD).await.unwrap();
+        let finalizers = [
+            "get",
+            "shardingconfig",
+            "demo",
+            "-n",
+            "operators",
+            "-o",
+            "jsonpath={.metadata.finalizers}",
+        ];
+        eventually("the hub holds the shard", || async {
+            let finalizers = kubectl.ok(&finalizers).await?;
+            anyhow::ensure!(finalizers.contains("ctrlmesh.kusionstack.io/shard"), "{finalizers}");
+            anyhow::Ok(())
+        })
+        .await;
         for release in ["portolan-agent", "portolan"] {
             self.helm(&["uninstall", release]).await;
         }
-        let kinds = self.kubectl().ok(&["get", "crd", "-o", "name"]).await.unwrap();
+        let kinds = kubectl.ok(&["get", "crd", "-o", "name"]).await.unwrap();
         assert_eq!(kinds.matches(".ctrlmesh.kusionstack.io").count(), 5, "{kinds}");
+        assert_eq!(kubectl.ok(&finalizers).await.unwrap(), "");
+        eventually("nothing says it was there", || async {
+            let marked = self.marked().await?;
+            anyhow::ensure!(marked.is_empty(), "{marked:#?}");
+            anyhow::Ok(())
+        })
+        .await;
+        let named = [
+            "mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies",
+            "validatingadmissionpolicybindings,validatingwebhookconfigurations",
+            "clusterroles,clusterrolebindings,roles,rolebindings,jobs,deployments",
+        ];
+        let named = ["get", &named.join(","), "--all-namespaces", "-o", "name"];
+        let named = kubectl.ok(&named).await.unwrap();
+        let left: Vec<_> = named.lines().filter(|line| line.contains("portolan")).collect();
+        assert_eq!(left, Vec::<&str>::new());
+        // By what it kept, the hub goes on where it was.
+        self.hub().await;
+    }
+
+    /// Objects with labels, annotations or finalizers of Portolan, but for what the hub keeps of its own.
+    async fn marked(&self) -> anyhow::Result<Vec<String>> {
+        let kubectl = self.kubectl();
+        let kinds = ["api-resources", "--verbs=list", "-o", "name"];
+        let kinds = kubectl.ok(&kinds).await?.lines().collect::<Vec<_>>().join(",");
+        let all = kubectl.ok(&["get", &kinds, "--all-namespaces", "-o", "json"]).await?;
+        let all: serde_json::Value = serde_json::from_str(&all)?;
+        let is_marked = |object: &&serde_json::Value| {
+            let metadata = &object["metadata"];
+            let is_kept = metadata["namespace"] == SYSTEM && object["kind"] == "ConfigMap";
+            let keys = ["labels", "annotations"].map(|field| metadata[field].as_object().into_iter().flatten());
+            let keys = keys.into_iter().flatten().map(|(key, _)| key.as_str());
+            let finalizers = metadata["finalizers"].as_array().into_iter().flatten();
+            let mut marks = keys.chain(finalizers.filter_map(serde_json::Value::as_str));
+            !is_kept && marks.any(|mark| mark.contains("ctrlmesh.kusionstack.io/"))
+        };
+        let marked = all["items"].as_array().into_iter().flatten().filter(is_marked);
+        Ok(marked
+            .map(|object| format!("{} {}", object["kind"], object["metadata"]))
+            .collect())
     }
 }
 

@@ -6,6 +6,13 @@
     reason = "also in functions that only tests call"
 )]
 
+#[path = "registering/by_helm.rs"]
+mod by_helm;
+#[path = "registering/checked.rs"]
+mod checked;
+#[path = "registering/hub_goes.rs"]
+mod hub_goes;
+
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};

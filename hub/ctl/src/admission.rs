@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::policy::{GROUP, Policy, PolicyInput, input_of};
 use portolan_crds::{GroupResource, LabelKeys};
@@ -14,6 +14,9 @@ use serde_json::Value;
 use crate::apply::{self, MANAGER};
 use crate::grant::WRITES_OF_OTHERS;
 use crate::label_kinds;
+
+/// Label that Helm sets on what is of a release.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// Who asks for what: the kinds are those that the member's RBAC lets its agent patch.
 pub(crate) struct Policies<'a> {
@@ -121,6 +124,21 @@ fn labelled(rules: &[PolicyRule]) -> BTreeSet<GroupResource> {
         .collect()
 }
 
+/// All of them, known by their names alone, with the versions of their API, the best first.
+pub(crate) fn named() -> anyhow::Result<Vec<(DynamicObject, &'static [&'static str])>> {
+    let input = PolicyInput {
+        keys: LabelKeys::default(),
+        kinds: BTreeSet::new(),
+    };
+    let of = |policy: Policy| {
+        policy
+            .manifests(&input)
+            .map(|manifest| (object(manifest), policy.versions()))
+    };
+    let all = Policy::ALL.into_iter().flat_map(of);
+    all.map(|(object, versions)| Ok((object?, versions))).collect()
+}
+
 /// Names of all of them, in each version that a member may serve, for the record of `dev up`.
 pub(crate) fn references() -> Vec<Value> {
     let input = PolicyInput {
@@ -156,6 +174,9 @@ pub(crate) async fn put(member: &Client, mut object: DynamicObject) -> anyhow::R
     loop {
         let known = api.get_metadata_opt(&name).await?;
         object.metadata.resource_version = known.as_ref().and_then(|known| known.metadata.resource_version.clone());
+        if let Some(known) = &known {
+            keep_release(&mut object, &known.metadata);
+        }
         let written = match known {
             Some(_) => api.replace(&name, &params, &object).await,
             None => api.create(&params, &object).await,
@@ -171,16 +192,83 @@ pub(crate) async fn put(member: &Client, mut object: DynamicObject) -> anyhow::R
     }
 }
 
+/// Leaves an object to the Helm release that it is of, which would else take it for another's.
+fn keep_release(object: &mut DynamicObject, known: &ObjectMeta) {
+    let of_helm = known
+        .labels
+        .iter()
+        .flatten()
+        .find(|&(key, value)| key == MANAGED_BY && value == "Helm");
+    let Some((key, value)) = of_helm else {
+        return;
+    };
+    object.labels_mut().insert(key.clone(), value.clone());
+    let notes = known
+        .annotations
+        .iter()
+        .flatten()
+        .filter(|(key, _)| key.starts_with("meta.helm.sh/"));
+    object
+        .annotations_mut()
+        .extend(notes.map(|(key, value)| (key.clone(), value.clone())));
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn the_policies_are_for_what_the_agent_may_label() {
+    fn what_is_of_a_release_stays_of_it() {
+        let object = |labels: Value, notes: Value| -> DynamicObject {
+            let metadata = json!({"name": "a", "labels": labels, "annotations": notes});
+            serde_json::from_value(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})).unwrap()
+        };
+        let ours = object(json!({MANAGED_BY: "portolan"}), json!({}));
+        let notes = json!({"meta.helm.sh/release-name": "portolan-agent", "other": "1"});
+        let mut written = ours.clone();
+        keep_release(&mut written, &object(json!({MANAGED_BY: "Helm"}), notes).metadata);
+        let kept = json!({"meta.helm.sh/release-name": "portolan-agent"});
+        assert_eq!(written, object(json!({MANAGED_BY: "Helm"}), kept));
+        let mut written = ours.clone();
+        keep_release(&mut written, &ours.metadata);
+        assert_eq!(written, ours);
+    }
+
+    fn usual_kinds() -> BTreeSet<GroupResource> {
         let rbac = crate::join::member_rbac().unwrap();
         let rules = rbac.iter().filter(|object| object.name_any() == "portolan-agent");
         let rules = rules.filter_map(|role| serde_json::from_value::<Vec<PolicyRule>>(role.data["rules"].clone()).ok());
-        let kinds = labelled(&rules.flatten().collect::<Vec<_>>());
+        labelled(&rules.flatten().collect::<Vec<_>>())
+    }
+
+    /// `PORTOLAN_BLESS=1` writes it anew.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "no setting of the program")]
+    fn the_chart_has_the_policies_that_join_writes() {
+        let input = PolicyInput {
+            keys: LabelKeys::default(),
+            kinds: usual_kinds(),
+        };
+        let mut text = "# The admission policies that label, for charts: what `portolanctl join` writes by itself where nothing else is asked for.\n\
+            # Generated from crds/src/policy.rs and deploy/member/rbac.yaml by a test of hub/ctl; do not edit.\n"
+            .to_owned();
+        for manifest in Policy::ALL.into_iter().flat_map(|policy| policy.manifests(&input)) {
+            text.push_str("---\n");
+            text.push_str(&serde_yaml_ng::to_string(&manifest).unwrap());
+        }
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/member/policies.yaml");
+        if std::env::var("PORTOLAN_BLESS").is_ok() {
+            std::fs::write(file, &text).unwrap();
+        }
+        let kept = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(kept == text, "deploy/member/policies.yaml is stale: make bless");
+    }
+
+    #[test]
+    fn the_policies_are_for_what_the_agent_may_label() {
+        let kinds = usual_kinds();
         let named = |group, resource| kinds.contains(&GroupResource::new(group, resource));
         assert_eq!(kinds.len(), 15, "{kinds:?}");
         assert!(named("", "pods") && named("apps", "deployments") && !named("", "namespaces") && !named("", "secrets"));

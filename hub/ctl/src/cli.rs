@@ -13,6 +13,7 @@ use serde::Serialize;
 mod apply;
 mod breaker;
 mod ca;
+mod check;
 mod dev;
 mod faults;
 mod inject;
@@ -21,10 +22,12 @@ mod policies;
 mod register;
 mod router;
 mod shards;
+mod uninstall;
 
 pub(crate) use self::apply::{ApplyArgs, DryRun};
 pub(crate) use self::breaker::{BreakerCommand, BreakersArgs, CloseArgs, Closed, HeldArgs, HoldArgs, RuleName};
 pub(crate) use self::ca::{CaCommand, RotateArgs, StepArgs};
+pub(crate) use self::check::CheckArgs;
 pub(crate) use self::dev::{DevCommand, DevDirArgs, DevDownArgs, DevProgramArgs, DevStatusArgs, DevUpArgs};
 pub(crate) use self::faults::{FaultsArgs, FaultsCommand};
 pub(crate) use self::inject::{GatewayAddress, InjectArgs};
@@ -36,6 +39,8 @@ pub(crate) use self::shards::{
     DiffArgs, EditArgs, ForceArgs, HubAdminArgs, MoveArgs, PlanArgs, PromoteArgs, RollbackArgs, SeparateArgs,
     ShardsCommand, ShardsStatusArgs, WhoArgs,
 };
+
+pub(crate) use self::uninstall::UninstallArgs;
 
 /// Joins member clusters to a Portolan hub, shows what it decided and why, and runs a whole fleet locally.
 ///
@@ -57,6 +62,9 @@ pub(crate) enum Command {
     /// Take a member cluster out again: its shards' namespaces, its agent, and all that was written there
     #[command(after_help = register::UNREGISTER_HELP)]
     Unregister(UnregisterArgs),
+    /// Take the hub out of its cluster again; what is kept is told
+    #[command(after_help = uninstall::UNINSTALL_HELP)]
+    Uninstall(UninstallArgs),
     /// Both halves of a registration without the agent, which somebody else installs
     Join(JoinArgs),
     /// Let the router act as more ServiceAccounts, users, groups, uids or extras in a member cluster
@@ -69,6 +77,9 @@ pub(crate) enum Command {
     Kubeconfig(KubeconfigArgs),
     /// Make a bootstrap token for a gateway router
     RouterToken(RouterTokenArgs),
+    /// Check an installation: programs, versions, rights, certificates, who reaches whom, the webhook
+    #[command(after_help = check::CHECK_HELP)]
+    Check(CheckArgs),
     /// Show members, shards, callers, routers, policies, or kinds that not all members serve
     Get(GetArgs),
     /// Show whose namespaces are and what an edit would move; move one, or roll a shard back

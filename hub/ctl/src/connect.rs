@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
@@ -51,25 +51,7 @@ pub(crate) async fn connect(what: &str, file: Option<&Path>) -> anyhow::Result<C
 
 /// The same with this context of it; `None`: the current one.
 pub(crate) async fn connect_to(what: &str, file: Option<&Path>, context: Option<&str>) -> anyhow::Result<Cluster> {
-    let from = || {
-        file.map_or_else(
-            || "the default kubeconfig".to_owned(),
-            |file| file.display().to_string(),
-        )
-    };
-    let kubeconfig = match file {
-        Some(file) => Kubeconfig::read_from(file),
-        None => Kubeconfig::read(),
-    }
-    .with_context(|| format!("cannot read the kubeconfig of {what} from {}", from()))?;
-    let options = KubeConfigOptions {
-        context: context.map(ToOwned::to_owned),
-        ..KubeConfigOptions::default()
-    };
-    let named = || context.map_or_else(|| "current context".to_owned(), |name| format!("context {name:?}"));
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .with_context(|| format!("kubeconfig of {what} ({}) has no usable {}", from(), named()))?;
+    let mut config = config(what, file, context).await?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     let ca_pem = pem_bundle(config.root_cert.as_deref().unwrap_or_default());
@@ -88,6 +70,45 @@ pub(crate) async fn connect_to(what: &str, file: Option<&Path>, context: Option<
         }),
         Ok(Err(error)) => Err(anyhow!(error)).with_context(|| format!("{what} at {url} does not answer")),
         Err(_) => bail!("{what} at {url} does not answer within {} s", CONNECT_TIMEOUT.as_secs()),
+    }
+}
+
+async fn config(what: &str, file: Option<&Path>, context: Option<&str>) -> anyhow::Result<Config> {
+    let kubeconfig = match file {
+        Some(file) => Kubeconfig::read_from(file),
+        None => Kubeconfig::read(),
+    };
+    // In a Pod its ServiceAccount asks.
+    if file.is_none()
+        && context.is_none()
+        && kubeconfig.as_ref().is_err_and(is_absent)
+        && let Ok(config) = Config::incluster()
+    {
+        return Ok(config);
+    }
+    let from = || {
+        file.map_or_else(
+            || "the default kubeconfig".to_owned(),
+            |file| file.display().to_string(),
+        )
+    };
+    let kubeconfig = kubeconfig.with_context(|| format!("cannot read the kubeconfig of {what} from {}", from()))?;
+    let options = KubeConfigOptions {
+        context: context.map(ToOwned::to_owned),
+        ..KubeConfigOptions::default()
+    };
+    let named = || context.map_or_else(|| "current context".to_owned(), |name| format!("context {name:?}"));
+    Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .with_context(|| format!("kubeconfig of {what} ({}) has no usable {}", from(), named()))
+}
+
+/// No kubeconfig is named, and there is none at kubectl's usual place.
+fn is_absent(error: &KubeconfigError) -> bool {
+    match error {
+        KubeconfigError::FindPath => true,
+        KubeconfigError::ReadConfig(error, _) => error.kind() == std::io::ErrorKind::NotFound,
+        _ => false,
     }
 }
 

@@ -84,15 +84,23 @@ pub(crate) async fn install(member: &Client, address: Option<&GatewayAddress>, c
 
 /// The gateway that the member names.
 pub(crate) async fn gateway(member: &Client) -> anyhow::Result<Gateway> {
-    let map = maps(member).get_opt(CONFIG_MAP_INJECTION).await;
-    let map = map.with_context(|| format!("cannot read {}", name()))?;
-    let Some(map) = map else {
+    let Some(gateway) = gateway_opt(member).await? else {
         bail!(
             "the member names no gateway: it has no {} (portolanctl join --gateway)",
             name()
         );
     };
-    Gateway::of(&map).with_context(|| format!("{} does not say host, port and ca.crt", name()))
+    Ok(gateway)
+}
+
+/// The gateway that the member names, if it does.
+pub(crate) async fn gateway_opt(member: &Client) -> anyhow::Result<Option<Gateway>> {
+    let map = maps(member).get_opt(CONFIG_MAP_INJECTION).await;
+    let Some(map) = map.with_context(|| format!("cannot read {}", name()))? else {
+        return Ok(None);
+    };
+    let gateway = Gateway::of(&map).with_context(|| format!("{} does not say host, port and ca.crt", name()))?;
+    Ok(Some(gateway))
 }
 
 /// Has Pods of a member know the gateway by these CA certificates: those to come, and those that run. Returns how many run; `None` if
@@ -180,7 +188,8 @@ fn maps(member: &Client) -> Api<ConfigMap> {
     Api::namespaced(member.clone(), SYSTEM_NAMESPACE)
 }
 
-fn name() -> String {
+/// The ConfigMap that names it, for messages.
+pub(crate) fn name() -> String {
     format!("ConfigMap {SYSTEM_NAMESPACE}/{CONFIG_MAP_INJECTION}")
 }
 

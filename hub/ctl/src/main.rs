@@ -16,6 +16,7 @@ mod bootstrap;
 mod breaker;
 mod breakers;
 mod ca;
+mod check;
 mod cli;
 mod connect;
 mod dev;
@@ -34,6 +35,7 @@ mod join;
 mod kinds;
 mod kubeconfig;
 mod label_kinds;
+mod leader;
 mod ledger;
 mod person;
 mod pods;
@@ -46,6 +48,7 @@ mod shards;
 mod steps;
 mod strict;
 mod table;
+mod uninstall;
 mod unregister;
 mod watch_state;
 mod whoami;
@@ -81,12 +84,16 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     if let Command::Shards { command } = &command {
         return shards::run(command).await;
     }
+    if let Command::Check(args) = &command {
+        return check::run(args).await;
+    }
     dispatch(command).await.map(|()| ExitCode::SUCCESS)
 }
 
 async fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Install(args) => install::run(&args).await,
+        Command::Uninstall(args) => uninstall::run(&args).await,
         Command::Join(args) => join::run(&args).await,
         Command::Register(args) => register::run(&args).await,
         Command::Unregister(args) => unregister::run(&args).await,
@@ -100,6 +107,7 @@ async fn dispatch(command: Command) -> anyhow::Result<()> {
             RouterCommand::Forget(args) => forget::run(&args).await,
         },
         Command::Shards { command } => shards::run(&command).await.map(drop),
+        Command::Check(args) => check::run(&args).await.map(drop),
         Command::Breakers(args) => breakers::run(&args).await,
         Command::Breaker { command } => breaker::run(&command).await,
         Command::Policies { command } => policies::run(&command).await,

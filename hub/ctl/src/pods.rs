@@ -7,6 +7,8 @@ use portolan_crds::labels::SYSTEM_NAMESPACE;
 
 /// Which Pods are the agent's.
 pub(crate) const OF_AGENT: &str = "app.kubernetes.io/name=portolan-agent";
+/// Which Pods are the hub's.
+pub(crate) const OF_HUB: &str = "app.kubernetes.io/name=portolan-hub";
 /// What a container waits for that is only begun.
 const BEGINS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 

@@ -1,11 +1,11 @@
-//! Which rights register and unregister need and whoever runs them does not have, asked of the clusters before anything is written.
+//! Which rights register, unregister and check need and whoever runs them does not have, asked of the clusters before anything is written.
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::{Api, DynamicObject, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
-use portolan_crds::labels::{GROUP, SYSTEM_NAMESPACE};
+use portolan_crds::labels::{CONFIG_MAP_CA, GROUP, LEASE_HUB, SERVICE_HUB, SYSTEM_NAMESPACE, WEBHOOK_AUTHORS};
 use portolan_crds::policy;
 
 use crate::apply::{self, MANAGER};
@@ -29,6 +29,8 @@ struct Right<'a> {
     group: &'a str,
     resource: &'a str,
     namespace: Option<&'a str>,
+    /// Of the one object; `None`: of each.
+    name: Option<&'a str>,
 }
 
 /// What is missing on the hub, as lines.
@@ -44,6 +46,45 @@ pub(crate) async fn missing_in_hub(hub: &Client) -> anyhow::Result<Vec<String>> 
         right(&["list"], GROUP, "shardingconfigs", None),
         right(&["create"], "", "secrets", system),
         right(&["get", "list"], "", "configmaps", system),
+    ];
+    missing("the hub cluster", hub, &rights).await
+}
+
+/// What is missing on the hub to take it out, as lines.
+pub(crate) async fn missing_to_uninstall(hub: &Client, deletes_shards: bool) -> anyhow::Result<Vec<String>> {
+    let system = Some(SYSTEM_NAMESPACE);
+    let shards: &[&str] = if deletes_shards {
+        &["list", "patch", "delete"]
+    } else {
+        &["list", "patch"]
+    };
+    let rights = [
+        named(&["patch"], "apps", "deployments", system, SERVICE_HUB),
+        named(&["get"], "coordination.k8s.io", "leases", system, LEASE_HUB),
+        right(&["list"], "", "pods", system),
+        right(shards, GROUP, "shardingconfigs", None),
+        right(&["list"], GROUP, "memberclusters", None),
+    ];
+    missing("the hub cluster", hub, &rights).await
+}
+
+/// What is missing on the hub to look at all that a check looks at, as lines.
+pub(crate) async fn missing_to_check(hub: &Client) -> anyhow::Result<Vec<String>> {
+    let system = Some(SYSTEM_NAMESPACE);
+    let rights = [
+        named(&["get"], "coordination.k8s.io", "leases", system, LEASE_HUB),
+        named(&["get"], "apps", "deployments", system, SERVICE_HUB),
+        named(&["get"], "", "configmaps", system, CONFIG_MAP_CA),
+        named(
+            &["get"],
+            policy::GROUP,
+            "validatingwebhookconfigurations",
+            None,
+            WEBHOOK_AUTHORS,
+        ),
+        right(&["list"], GROUP, "memberclusters", None),
+        right(&["list"], GROUP, "routers", system),
+        right(&["create"], "authorization.k8s.io", "subjectaccessreviews", None),
     ];
     missing("the hub cluster", hub, &rights).await
 }
@@ -109,6 +150,8 @@ pub(crate) async fn missing_to_take_out(
         right(&["get", "patch", "delete"], "apps", "deployments", system),
         right(&["get", "create", "delete"], "batch", "jobs", system),
         right(&["list"], "", "pods", None),
+        right(&["delete"], "", "secrets", system),
+        right(&["delete"], "", "configmaps", system),
     ];
     let all = deletes.into_iter().chain(policies).chain(agent);
     let mut lines = missing(&what, member, &all.collect::<Vec<_>>()).await?;
@@ -124,6 +167,20 @@ fn right<'a>(verbs: &'a [&'a str], group: &'a str, resource: &'a str, namespace:
         group,
         resource,
         namespace,
+        name: None,
+    }
+}
+
+fn named<'a>(
+    verbs: &'a [&'a str],
+    group: &'a str,
+    resource: &'a str,
+    namespace: Option<&'a str>,
+    name: &'a str,
+) -> Right<'a> {
+    Right {
+        name: Some(name),
+        ..right(verbs, group, resource, namespace)
     }
 }
 
@@ -170,6 +227,7 @@ async fn is_allowed(client: &Client, right: &Right<'_>, verb: &str) -> Result<bo
                 group: Some(right.group.to_owned()),
                 resource: Some(right.resource.to_owned()),
                 namespace: right.namespace.map(ToOwned::to_owned),
+                name: right.name.map(ToOwned::to_owned),
                 ..ResourceAttributes::default()
             }),
             ..SelfSubjectAccessReviewSpec::default()

@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams};
-use portolan_crds::MemberCluster;
+use kube::{Client, ResourceExt as _};
+use portolan_crds::{LabelKeys, MemberCluster};
 
 use crate::admission;
 use crate::cli::UnregisterArgs;
@@ -25,6 +25,11 @@ const NAMED: usize = 10;
 
 pub(crate) async fn run(args: &UnregisterArgs) -> anyhow::Result<()> {
     let mut steps = Steps::begin();
+    if args.alone.member_alone {
+        let member = connect_to("the member", args.kubeconfig.as_deref(), args.context.as_deref()).await?;
+        let keys = admission::keys_in_force(&member.client).await?;
+        return leave(&member.client, &keys, args.timeout, args.alone.leave_rbac).await;
+    }
     let name = args.name.as_str();
     let hub = connect("the hub", args.hub.hub_kubeconfig.as_deref()).await?;
     if args.force {
@@ -58,19 +63,30 @@ pub(crate) async fn run(args: &UnregisterArgs) -> anyhow::Result<()> {
 /// Forgets the member on the hub, and takes back what was written in it.
 pub(crate) async fn take_back(hub: &Cluster, name: &str, cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
     let mut steps = Steps::begin();
+    // Before the hub forgets it: whether the member answers.
     let keys = admission::keys_in_force(&cluster.client).await?;
     forget(hub, name).await?;
     steps.done(&format!("the hub has forgotten MemberCluster {name}"));
+    leave(&cluster.client, &keys, patience, false).await
+}
+
+/// Takes back what was written in a member. `leaves_rbac`: but for what its chart installed, which Helm takes out.
+async fn leave(member: &Client, keys: &LabelKeys, patience: Duration, leaves_rbac: bool) -> anyhow::Result<()> {
+    let mut steps = Steps::begin();
     let by = Instant::now() + patience;
-    if member::uninstall(&cluster.client, keys.prefix(), by).await? {
+    if member::uninstall(member, keys.prefix(), by, leaves_rbac).await? {
         steps.done("the agent has taken its labels back, and is gone");
     } else {
         println!(
             "no Deployment of the agent is there: labels and annotations stay until `portolan-agent uninstall` is run where the agent ran"
         );
     }
-    let kept = member::delete(&cluster.client).await?;
-    steps.done("RBAC and admission policies are gone");
+    let kept = member::delete(member, leaves_rbac).await?;
+    steps.done(if leaves_rbac {
+        "admission policies, and the rights of --allow and --label-kind, are gone"
+    } else {
+        "RBAC and admission policies are gone"
+    });
     for line in kept {
         println!("kept: {line}");
     }

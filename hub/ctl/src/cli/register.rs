@@ -31,10 +31,13 @@ its callers write there any more, and the member refuses what still arrives.
 Without --kubeconfig, for a member that cannot be reached, --force deletes the MemberCluster alone
 and says what is left in the member.
 
+With --member-alone the hub is not asked, because it is gone: only what is in the member goes.
+
 Examples:
   $ portolanctl unregister west --kubeconfig west.kubeconfig
   $ portolanctl unregister west --kubeconfig west.kubeconfig --release
-  $ portolanctl unregister west --force";
+  $ portolanctl unregister west --force
+  $ portolanctl unregister --member-alone --kubeconfig west.kubeconfig";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RegisterArgs {
@@ -84,11 +87,16 @@ pub(crate) struct RegisterArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct UnregisterArgs {
     /// Name of the member cluster
+    #[arg(
+        required_unless_present = "member_alone",
+        conflicts_with = "member_alone",
+        default_value = ""
+    )]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) hub: HubArgs,
     /// Kubeconfig of the member cluster
-    #[arg(long, value_name = "FILE", required_unless_present = "force")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["force", "member_alone"])]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Context of it [default: the current one]
     #[arg(long, value_name = "CONTEXT", requires = "kubeconfig")]
@@ -99,7 +107,21 @@ pub(crate) struct UnregisterArgs {
     /// For a member that cannot be reached: forget it on the hub, whatever shards have there
     #[arg(long, conflicts_with_all = ["kubeconfig", "release"])]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) alone: AloneArgs,
     /// How long releases, and the agent's last work, are waited for
     #[arg(long, default_value = "5m", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
+}
+
+/// Without the hub.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AloneArgs {
+    /// For a member whose hub is gone: the hub is not asked, whatever shards have there. Without --kubeconfig it is the cluster
+    /// that kubectl finds, or that of the Pod's ServiceAccount
+    #[arg(long, conflicts_with_all = ["force", "release", "hub_kubeconfig"])]
+    pub(crate) member_alone: bool,
+    /// Leave RBAC and namespaces to Helm, whose pre-delete Job this is
+    #[arg(long, requires = "member_alone")]
+    pub(crate) leave_rbac: bool,
 }

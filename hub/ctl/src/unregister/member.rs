@@ -10,7 +10,8 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams, PropagationPolicy};
 use kube::{Client, ResourceExt as _};
 use portolan_crds::labels::{
-    CONFIG_MAP_CA, ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS, ROUTERS_NAMESPACE, SYSTEM_NAMESPACE,
+    CONFIG_MAP_CA, ROLE_IMPERSONATE, ROLE_IMPERSONATE_USERS, ROUTERS_NAMESPACE, SECRET_AGENT_BOOTSTRAP,
+    SYSTEM_NAMESPACE,
 };
 use serde_json::json;
 
@@ -31,7 +32,8 @@ const ROUTER: &str = "portolan-router";
 const JOB: &str = "portolan-agent-uninstall";
 
 /// Ends the agent and has it take back what it wrote, labels of this prefix among it. False: no Deployment of it is there.
-pub(super) async fn uninstall(member: &Client, prefix: &str, by: Instant) -> anyhow::Result<bool> {
+/// `has_rbac`: the account as which it does that is there, and stays.
+pub(super) async fn uninstall(member: &Client, prefix: &str, by: Instant, has_rbac: bool) -> anyhow::Result<bool> {
     let deployments: Api<Deployment> = Api::namespaced(member.clone(), SYSTEM_NAMESPACE);
     let jobs: Api<Job> = Api::namespaced(member.clone(), SYSTEM_NAMESPACE);
     let deployment = deployments
@@ -66,7 +68,9 @@ pub(super) async fn uninstall(member: &Client, prefix: &str, by: Instant) -> any
         late(by, "the agent has not ended yet")?;
         tokio::time::sleep(POLL).await;
     }
-    apply::apply(member, &uninstall_rbac()?).await?;
+    if !has_rbac {
+        apply::apply(member, &uninstall_rbac()?).await?;
+    }
     jobs.create(&PostParams::default(), &job)
         .await
         .context("cannot run the agent's uninstall")?;
@@ -150,12 +154,24 @@ fn late(by: Instant, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Deletes policies, RBAC and namespaces. Returns what is kept, and why.
-pub(super) async fn delete(member: &Client) -> anyhow::Result<Vec<String>> {
+/// Deletes policies, RBAC and namespaces. Returns what is kept, and why. `leaves_rbac`: but for what its chart installed.
+pub(super) async fn delete(member: &Client, leaves_rbac: bool) -> anyhow::Result<Vec<String>> {
     let mut objects: Vec<DynamicObject> = Vec::new();
     for reference in admission::references().into_iter().chain(injection::references()?) {
         objects.push(serde_json::from_value(reference).context("a policy is an object")?);
     }
+    let kept = if leaves_rbac {
+        vec![format!("Namespace {SYSTEM_NAMESPACE}, which Helm has not made")]
+    } else {
+        installed(member, &mut objects).await?
+    };
+    granted(member, &mut objects).await?;
+    apply::delete(member, &objects).await?;
+    Ok(kept)
+}
+
+/// Adds what is installed in each member. Returns what is kept of it, and why.
+async fn installed(member: &Client, objects: &mut Vec<DynamicObject>) -> anyhow::Result<Vec<String>> {
     let mut kept = Vec::new();
     let routers_run = pods::are_there(member, ROUTERS_NAMESPACE, "")
         .await
@@ -174,6 +190,16 @@ pub(super) async fn delete(member: &Client) -> anyhow::Result<Vec<String>> {
             _ => objects.push(object),
         }
     }
+    Ok(kept)
+}
+
+/// Adds what the agent was invited by, and what people have granted to it and to routers.
+async fn granted(member: &Client, objects: &mut Vec<DynamicObject>) -> anyhow::Result<()> {
+    let bootstrap = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": SECRET_AGENT_BOOTSTRAP, "namespace": SYSTEM_NAMESPACE},
+    });
+    objects.push(serde_json::from_value(bootstrap).context("it is an object")?);
     let named = [
         ("ClusterRole", ROLE_IMPERSONATE_USERS),
         ("ClusterRoleBinding", ROLE_IMPERSONATE_USERS),
@@ -198,8 +224,7 @@ pub(super) async fn delete(member: &Client) -> anyhow::Result<Vec<String>> {
     {
         objects.push(rbac("Role", ROLE_IMPERSONATE, role.namespace().as_deref())?);
     }
-    apply::delete(member, &objects).await?;
-    Ok(kept)
+    Ok(())
 }
 
 /// Whether a hub has its CA there: this one's, or that of another fleet.
