@@ -213,7 +213,12 @@ impl Acks {
     /// For how long no router has acted that is not among the known ones, for whoever follows this hub. `gone`: when one of these was
     /// last found gone.
     pub(crate) fn known_for(&self, gone: Option<Instant>) -> Duration {
-        let last = (*self.others_left.read()).max(gone);
+        let last = match *self.inherited.read() {
+            // That not all are back yet says nothing against it: those have objects.
+            Some((known_for, told)) => told.checked_sub(known_for),
+            None => *self.others_left.read(),
+        };
+        let last = last.max(gone);
         last.map_or(KNOWN_FOR_MAX, |last| last.elapsed().min(KNOWN_FOR_MAX))
     }
 

@@ -28,7 +28,11 @@ fn program() -> PathBuf {
 /// With these a release takes what `portolanctl` has made. Helm 3 merges by itself, and asks nobody about conflicts.
 pub fn take_over() -> Vec<&'static str> {
     let is_3 = program().ends_with("helm3");
-    [&["--take-ownership"][..], if is_3 { &[] } else { &["--force-conflicts"] }].concat()
+    [
+        &["--take-ownership"][..],
+        if is_3 { &[] } else { &["--force-conflicts"] },
+    ]
+    .concat()
 }
 
 /// Runs it to its end, on the cluster of a kubeconfig if there is one, in namespace [`SYSTEM`].

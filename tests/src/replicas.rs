@@ -1,9 +1,14 @@
 //! Replicas of a world's hub, in place of the one that `dev up` started: a balancer stands where that listened, so that routers and
 //! agents go on with the one address that they know.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use portolan_crds::labels::{LEASE_HUB, SYSTEM_NAMESPACE};
 use portolan_testbed::eventually;
 use serde_json::Value;
 
@@ -38,6 +43,7 @@ impl Replicas {
         for hub in &hubs {
             hub.ready().await;
         }
+        is_renewed(&world.cluster("hub").client().await?).await;
         world.fleet.take_out("hub").await?;
         let text = |key: &str| addresses[key].as_str().context("an address of the hub");
         let replicas = Self {
@@ -110,6 +116,24 @@ impl Replicas {
         ensure!(leads == Some(0), "it leads, and another one did");
         Ok(())
     }
+}
+
+/// Waits until whoever follows has seen the Lease renewed: only then it believes what that says.
+async fn is_renewed(client: &Client) {
+    let leases = Api::<Lease>::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let seen = Mutex::new(BTreeSet::new());
+    eventually("the Lease is renewed", || async {
+        let lease = leases.get(LEASE_HUB).await.map_err(|error| error.to_string())?;
+        let mut seen = seen.lock();
+        seen.insert(lease.metadata.resource_version);
+        // The first may be of before all of them looked, and each looks four times a second.
+        if seen.len() > 3 {
+            Ok(())
+        } else {
+            Err(seen.len().to_string())
+        }
+    })
+    .await;
 }
 
 fn replica(launch: &Launch, number: usize, env: &[(&str, &str)]) -> Launch {

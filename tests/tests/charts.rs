@@ -9,7 +9,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use portolan_testbed::{Bundle, Testbed};
-use portolan_tests::ctl;
 use portolan_tests::helm::{self, SYSTEM, chart, objects};
 use portolan_tests::kubectl::Kubectl;
 use serde_json::{Value, json};

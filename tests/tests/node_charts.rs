@@ -142,14 +142,8 @@ impl Install {
             .await;
         let agent = argument(&chart("portolan-agent"));
         // What join has applied becomes the chart's.
-        self.helm(&[
-            "install",
-            "portolan-agent",
-            &agent,
-            "--take-ownership",
-            "--force-conflicts",
-        ])
-        .await;
+        let install = ["install", "portolan-agent", &agent];
+        self.helm(&[&install[..], &helm::take_over()].concat()).await;
         self.rolled_out(SYSTEM, "portolan-agent").await;
         let joined = [
             "wait",

@@ -99,6 +99,7 @@ async fn writes_sent_under_an_earlier_hub_are_known_to_be_answered_if_it_told_of
         };
         assert!(acks.connected("a", state));
         assert!(!acks.are_answered(&"ops/a".parse().unwrap(), &pair), "others may come");
+        assert_eq!(acks.known_for(None), told.unwrap_or_default(), "whoever comes");
         acks.hear_returns(known.iter(), gone);
         acks
     };

@@ -16,8 +16,8 @@ async fn a_release_takes_over_and_sets_nothing_back() {
     says(&registered, true, &["member cluster east serves"]);
 
     let chart = argument(&helm::chart("portolan-agent"));
-    let take = ["--take-ownership", "--force-conflicts"];
-    in_east(&ground, &[&["install", "portolan-agent", &chart][..], &take].concat()).await;
+    let install = ["install", "portolan-agent", &chart];
+    in_east(&ground, &[&install[..], &helm::take_over()].concat()).await;
     let kinds = ["--label-kind", "greetings.example.com"];
     says(&ground.run("register", "east", &kinds).await, true, &["serves"]);
     let (hub, east) = (kubeconfig(&ground, "hub"), kubeconfig(&ground, "east"));
