@@ -8,7 +8,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
 use portolan_testbed::{Cluster, Image, Options, Release, Testbed, eventually};
 use portolan_tests::daemon::{Daemon, Launch};
-use portolan_tests::helm::{self, SYSTEM, chart};
+use portolan_tests::helm::{self, SYSTEM, chart, take_over};
 use portolan_tests::kubectl::Kubectl;
 use portolan_tests::programs::{argument, program};
 use portolan_tests::watch::{Held, held};
@@ -79,7 +79,7 @@ pub(crate) const AGENT: Program = Program {
     namespace: SYSTEM,
     release: "portolan-agent",
     tag: "image.tag",
-    replicas: 1,
+    replicas: 2,
 };
 pub(crate) const ROUTER: Program = Program {
     name: "portolan-router",
@@ -354,11 +354,8 @@ async fn install_home(testbed: &Testbed) {
     join(testbed, HOME, "portolan-hub.portolan-system.svc:7443").await;
     let agent = argument(&chart("portolan-agent"));
     let tag = format!("image.tag={OLD}");
-    helm(
-        testbed,
-        &["install", "portolan-agent", &agent, "--take-ownership", "--set", &tag],
-    )
-    .await;
+    let install = ["install", "portolan-agent", &agent, "--set", &tag];
+    helm(testbed, &[&install[..], &take_over()].concat()).await;
     runs(testbed, AGENT, (OLD, None)).await;
     available(testbed, HOME).await;
     let router = format!("router.enabled=true,router.cluster={HOME},router.image.tag={OLD}");
