@@ -27,6 +27,7 @@ use crate::fence::{Fence, Orders};
 use crate::join::Joiner;
 use crate::join::bootstrap::BootstrapSource;
 use crate::join::identity::{AgentIdentity, IdentitySecret};
+use crate::lead::Holder;
 use crate::member::Repeats;
 use crate::metrics::Metrics;
 use crate::mint::{Mint, Tokens, Wanted};
@@ -44,7 +45,7 @@ const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 /// For the write that gives the Lease back.
 const LEASE_DEADLINE: Duration = Duration::from_secs(2);
 /// The admin server has only to finish its last answers.
-const ADMIN_DEADLINE: Duration = Duration::from_secs(1);
+const ADMIN_DEADLINE: Duration = Duration::from_secs(3);
 
 /// A started agent.
 pub struct Bound {
@@ -273,8 +274,10 @@ impl Agent {
             client: self.client.clone(),
             namespace: self.config.member.namespace.clone(),
         };
+        let member = &self.config.member;
         let stream = Stream {
             client: self.client.clone(),
+            holder: Holder::new(self.client.clone(), &member.namespace, &self.config.replica),
             prover,
             identity: self.identity.subscribe(),
             subjects: self.subjects.clone(),

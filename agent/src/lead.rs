@@ -11,7 +11,7 @@ use kube::api::DeleteParams;
 use kube::{Api, Client};
 use portolan_crds::labels::LEASE_AGENT;
 use portolan_election::{Candidate, Leads, Terms};
-use portolan_runtime::ReadyHandle;
+use portolan_runtime::{Backoff, ReadyHandle};
 use tokio::sync::watch;
 
 use crate::member::{CallError, bounded};
@@ -57,6 +57,37 @@ impl Leads for Replica {
 /// `namespace`: of Portolan's own objects in the member.
 pub(crate) fn election(client: Client, namespace: &str, replica: &str) -> Election {
     Election::new(client, namespace, TERMS, Replica(replica.to_owned()))
+}
+
+/// Asks who holds the Lease.
+#[derive(Clone)]
+pub(crate) struct Holder {
+    leases: Api<Lease>,
+    replica: String,
+}
+
+impl Holder {
+    pub(crate) fn new(client: Client, namespace: &str, replica: &str) -> Self {
+        Self {
+            leases: Api::namespaced(client, namespace),
+            replica: replica.to_owned(),
+        }
+    }
+
+    /// Returns once the API server says that this replica does: one that is cut off from it may have been replaced without knowing.
+    pub(crate) async fn is_this(&self) {
+        let mut backoff = Backoff::new(Duration::from_millis(200), TERMS.runs_out_after);
+        loop {
+            let spec = bounded(self.leases.get(LEASE_AGENT))
+                .await
+                .ok()
+                .and_then(|lease| lease.spec);
+            if spec.and_then(|spec| spec.holder_identity).as_ref() == Some(&self.replica) {
+                return;
+            }
+            backoff.sleep().await;
+        }
+    }
 }
 
 /// Deletes the Lease. Absent already is as good.

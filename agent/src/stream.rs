@@ -23,6 +23,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::fence::Orders;
 use crate::join::identity::AgentIdentity;
+use crate::lead::Holder;
 use crate::member;
 use crate::metrics::Metrics;
 use crate::mint::Wanted;
@@ -65,11 +66,17 @@ impl SessionError {
     fn is_refusal(&self) -> bool {
         matches!(self, Self::Hub(status) if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied))
     }
+
+    /// Another agent of the cluster has connected since.
+    fn is_replaced(&self) -> bool {
+        matches!(self, Self::Hub(status) if status.code() == Code::Aborted)
+    }
 }
 
 /// What sessions are made of.
 pub(crate) struct Stream {
     pub(crate) client: Client,
+    pub(crate) holder: Holder,
     pub(crate) prover: Prover,
     /// None only before the first join, and no stream begins before that.
     pub(crate) identity: watch::Receiver<Option<Arc<AgentIdentity>>>,
@@ -128,6 +135,10 @@ impl Stream {
             tracing::warn!(error = %Chain(&error), "no stream to the hub");
             if error.is_refusal() {
                 self.refused.notify_one();
+            }
+            if error.is_replaced() {
+                // Two that take turns would each end the other's stream.
+                self.holder.is_this().await;
             }
             backoff.sleep().await;
         }

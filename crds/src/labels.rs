@@ -53,6 +53,8 @@ pub const LEASE_HUB: &str = "portolan-hub";
 pub const ANNOTATION_HUB_ADDRESS: &str = "ctrlmesh.kusionstack.io/address";
 /// Annotation of that Lease: the settings of the one that leads that all must have, as JSON by flag.
 pub const ANNOTATION_HUB_SETTINGS: &str = "ctrlmesh.kusionstack.io/settings";
+/// Annotation of that Lease: name of the Pod of the one that leads.
+pub const ANNOTATION_HUB_POD: &str = "ctrlmesh.kusionstack.io/pod";
 /// Annotation of that Lease: in so many of the last seconds no router acted, as far as the one that leads knows, that has no Router
 /// object any more.
 pub const ANNOTATION_ROUTERS_KNOWN: &str = "ctrlmesh.kusionstack.io/routers-known-seconds";

@@ -225,6 +225,12 @@ fn holding(keys: &LabelKeys, epochs: Epochs) -> Value {
                 "operations": ["CREATE"],
                 "resources": ["secrets"],
                 "scope": "*",
+            }, {
+                "apiGroups": ["coordination.k8s.io"],
+                "apiVersions": ["*"],
+                "operations": ["CREATE"],
+                "resources": ["leases"],
+                "scope": "*",
             }],
         },
         "matchConditions": [
@@ -252,6 +258,10 @@ fn held(epochs: Epochs) -> Value {
         refused(
             EMPTY_SECRET,
             "portolan-agent makes Secrets that hold nothing, for tokens to be bound to"
+        ),
+        refused(
+            "request.operation != \"CREATE\" || request.resource.resource != \"leases\"",
+            "portolan-agent makes no Lease but its own"
         ),
         refused(
             &changed(SAME_OBJECT),

@@ -62,7 +62,7 @@ pub struct RouterSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RouterPod {
-    /// The member cluster whose agent vouched for it; absent of a Pod in the hub's own namespace.
+    /// The member cluster whose agent vouched for it, or portolan-hub, whose API server did; absent of a Pod in the hub's own namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 63)))]
     pub cluster: Option<String>,

@@ -5,17 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use portolan_crds::ShardName;
 use portolan_crds::ledger::CursorFormat;
+use portolan_wire::protocol::UNDER_WAY_FOR;
 use portolan_wire::subscription::Subscription;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::compile::{Ref, Released};
+pub(crate) use crate::facts::FORGOTTEN_AFTER;
 use crate::facts::PairEpoch;
 use crate::pace::Paces;
 
@@ -32,8 +34,6 @@ pub(crate) use moving::moving as moving_lock;
 pub(crate) use renewals::Renewals;
 pub(crate) use reported::{Answered, Copies, CopyBehind, OtherLeases, Reported, RuleReport};
 
-/// A router that has been away this long no longer blocks a release: it is gone for good, or its operators' clients are.
-pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// After a start of the hub, routers that held something before get this long to come back and say so.
 pub(crate) const RETURN_GRACE: Duration = Duration::from_mins(1);
 /// Longer than anything depends on.
@@ -76,6 +76,8 @@ pub(crate) struct RouterState {
     pub(crate) earlier_answered: bool,
     /// The hub that led before has noted that it believes this process.
     pub(crate) is_noted: bool,
+    /// It enrolled under this hub: nobody had its key before.
+    pub(crate) is_new: bool,
     /// It serves nobody any more, and every write of it and of earlier processes is answered.
     pub(crate) ended: bool,
     /// No process that has its name will serve by what it holds: nobody waits for it.
@@ -143,6 +145,8 @@ pub(crate) struct Acks {
     paces: Mutex<Paces>,
     /// When the last router left that is not known any more, or may have: at the start of a hub that was not the first.
     others_left: RwLock<Option<Instant>>,
+    /// This hub leads, and knows whether there was one before it.
+    begun: AtomicBool,
     /// For how long there was none, as the hub told that leads, and when it told so; taken once all are back that are known.
     inherited: RwLock<Option<(Duration, Instant)>>,
 }
@@ -173,6 +177,7 @@ impl Default for Acks {
             held_elsewhere: watch::Sender::new(0),
             paces: Mutex::default(),
             others_left: RwLock::default(),
+            begun: AtomicBool::new(false),
             inherited: RwLock::default(),
         }
     }
@@ -190,6 +195,14 @@ impl Acks {
 
     pub(crate) fn read<T>(&self, look: impl FnOnce(&BTreeMap<String, RouterState>) -> T) -> T {
         look(&self.routers.read())
+    }
+
+    /// This hub leads. `is_first`: nobody was ever granted anything before.
+    pub(crate) fn begin(&self, is_first: bool) {
+        if !is_first {
+            self.expect_returns();
+        }
+        self.begun.store(true, Ordering::Release);
     }
 
     /// There was a hub before this one, and routers may hold what it granted.
@@ -216,7 +229,9 @@ impl Acks {
         let last = match *self.inherited.read() {
             // That not all are back yet says nothing against it: those have objects.
             Some((known_for, told)) => told.checked_sub(known_for),
-            None => *self.others_left.read(),
+            None if self.begun.load(Ordering::Acquire) => *self.others_left.read(),
+            // It has won the Lease a moment ago.
+            None => return Duration::ZERO,
         };
         let last = last.max(gone);
         last.map_or(KNOWN_FOR_MAX, |last| last.elapsed().min(KNOWN_FOR_MAX))
@@ -250,8 +265,13 @@ impl Acks {
                 return false;
             }
             state.follow(earlier);
-        } else if self.followed.read().is_some() {
-            state.begin_unknown();
+        } else {
+            let followed = *self.followed.read();
+            // Whatever an earlier hub has known is over by then.
+            let is_recent = followed.is_some_and(|followed| followed.elapsed() < UNDER_WAY_FOR);
+            if is_recent && !state.is_new {
+                state.begin_unknown();
+            }
         }
         routers.insert(router.to_owned(), state);
         drop(routers);

@@ -147,8 +147,7 @@ impl Parts {
         let this = self.this(&listener)?;
         let told = this.identity.clone();
         let knows = (self.acks.clone(), self.index.clone());
-        let (client, pod) = (self.client.clone(), self.config.pod_name.clone());
-        let election = lead::election(client, &self.config.namespace, this, pod, knows);
+        let election = lead::election(self.client.clone(), &self.config.namespace, this, knows);
         let (role, pulse) = (election.role(), election.pulse());
         let tls = tls::server_config(identity, ClientAuth::Optional(ca.trust().clone()), tls::ALPN_GRPC)?;
         let door = Door::new(role.clone(), self.metrics.clone());
@@ -177,6 +176,7 @@ impl Parts {
         Ok(Leader {
             identity: format!("{name}_{:016x}", rand::random::<u64>()),
             address,
+            pod: self.config.pod_name.clone(),
             settings: self.config.agreed.clone(),
         })
     }

@@ -123,13 +123,13 @@ impl Distributor {
         let mut locks = LockClocks::default();
         let mut writes = Writes::default();
         let mut decided = None;
-        if !state.is_empty() {
-            self.acks.expect_returns();
-        }
+        self.acks.begin(state.is_empty());
         loop {
             alarms.mark_unchanged();
-            self.index
-                .read(|facts| self.acks.hear_returns(facts.routers.keys(), facts.router_gone));
+            self.index.read(|facts| {
+                let awaited = facts.awaited_routers(Timestamp::now());
+                self.acks.hear_returns(awaited, facts.router_gone);
+            });
             let seen = self.acks.released(state.ledger.releasing());
             let begun = Instant::now();
             let mut released = dwells.observe(seen, state.run, begun);

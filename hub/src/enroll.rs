@@ -284,7 +284,7 @@ impl Enroller {
             )));
         };
         let pod = RouterPod {
-            cluster: Some(bound.cluster).filter(|_| !is_own),
+            cluster: Some(bound.cluster),
             name: review.pod,
             uid: review.pod_uid,
         };

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use portolan_crds::labels::{FENCE_EPOCH, FENCE_SHARD};
 use portolan_crds::names::RESTORED;
 use portolan_crds::{
@@ -17,6 +18,9 @@ use portolan_crds::{
 use portolan_runtime::Secret;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
+
+/// A router that has been away this long is gone for good, or its operators' clients are.
+pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 
 mod gone;
 mod objects;
@@ -45,6 +49,8 @@ pub(crate) struct Facts {
     pub(crate) routers: BTreeMap<String, RouterObject>,
     /// When one of them was last found gone, or replaced by another of its name; or none was looked for.
     pub(crate) router_gone: Option<tokio::time::Instant>,
+    /// Uids of those that enrolled under this process.
+    pub(crate) enrolled_here: BTreeSet<String>,
     pub(crate) pins: Stamped<BTreeMap<String, Pin>>,
     pub(crate) agents: BTreeMap<String, AgentReport>,
     /// Members of whose labels their agents have not spoken for so long that what they said last does not count.
@@ -84,6 +90,21 @@ pub(crate) struct RouterObject {
     /// What it may be told; `None` if nobody can read that, and then it is nothing.
     pub(crate) subscription: Option<Subscription>,
     pub(crate) status: RouterStatus,
+}
+
+/// In place of a process, in the status of a Router whose program has ended for good, in order. Of no program: those are longer.
+pub(crate) const PROCESS_ENDED: &str = "ended";
+
+impl RouterObject {
+    /// Whether it has been away for so long, as its status tells, that nobody waits for it.
+    pub(crate) fn is_forgotten(&self, now: Timestamp) -> bool {
+        let is_away = |condition: &Condition| condition.type_ == "Connected" && condition.status == "False";
+        let seen = self.status.last_seen.as_ref();
+        let is_long_ago = seen.is_some_and(|seen| {
+            now.duration_since(seen.0) > SignedDuration::try_from(FORGOTTEN_AFTER).unwrap_or(SignedDuration::MAX)
+        });
+        is_long_ago && self.status.conditions.iter().any(is_away)
+    }
 }
 
 /// What was learnt of a member when it joined; kept by the hub in a ConfigMap.

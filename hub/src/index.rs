@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use kube::api::DynamicObject;
 use parking_lot::{Mutex, RwLock};
 use portolan_crds::ConditionReason;
 use tokio::sync::watch;
 
-use crate::facts::{Facts, Pin};
+use crate::facts::{Facts, PROCESS_ENDED, Pin, RouterObject};
 use crate::pace::Paces;
 
 mod agents;
@@ -221,22 +222,36 @@ impl Facts {
         if change == Change::Compile {
             self.drop_tokens(&name);
         }
-        if before.is_some_and(|before| before.uid != uid) {
+        if let Some(before) = before.filter(|before| before.uid != uid) {
             self.router_refusals.remove(&name);
-            self.note_router_gone();
+            self.router_is_gone(&before);
         }
         change
     }
 
     pub(crate) fn delete_router(&mut self, object: &DynamicObject) -> Change {
         let name = object.metadata.name.as_deref().unwrap_or_default();
-        if self.routers.remove(name).is_none() {
+        let Some(before) = self.routers.remove(name) else {
             return Change::Nothing;
-        }
+        };
         self.drop_tokens(name);
         self.router_refusals.remove(name);
-        self.note_router_gone();
+        self.router_is_gone(&before);
         Change::Compile
+    }
+
+    fn router_is_gone(&mut self, router: &RouterObject) {
+        self.enrolled_here.remove(&router.uid);
+        // Of one that ended in order no write is open, and nobody has its key.
+        if router.status.process.as_deref() != Some(PROCESS_ENDED) {
+            self.note_router_gone();
+        }
+    }
+
+    /// Routers that may act on something: all but those that are forgotten for their long absence.
+    pub(crate) fn awaited_routers(&self, now: Timestamp) -> impl Iterator<Item = &String> {
+        let awaited = self.routers.iter().filter(move |(_, router)| !router.is_forgotten(now));
+        awaited.map(|(name, _)| name)
     }
 
     /// A router may have been there of which nothing is known any more.
@@ -250,13 +265,12 @@ impl Facts {
             .iter()
             .filter_map(|object| object.metadata.name.clone())
             .collect();
-        let known = self.routers.len();
-        self.routers.retain(|name, _| listed.contains(name));
-        self.router_refusals.retain(|name, _| listed.contains(name));
-        let deleted = (self.routers.len() < known).then_some(Change::Compile);
-        if deleted.is_some() {
-            self.note_router_gone();
+        let gone: Vec<_> = self.routers.extract_if(.., |name, _| !listed.contains(name)).collect();
+        for (_, router) in &gone {
+            self.router_is_gone(router);
         }
+        self.router_refusals.retain(|name, _| listed.contains(name));
+        let deleted = (!gone.is_empty()).then_some(Change::Compile);
         let applied = objects.iter().map(|object| self.apply_router(object)).max();
         let routers = &self.routers;
         for agent in self.agents.values_mut() {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use portolan_crds::labels::{ANNOTATION_HUB_ADDRESS, ANNOTATION_HUB_SETTINGS, ANNOTATION_ROUTERS_KNOWN, LEASE_HUB};
+use portolan_crds::labels::{
+    ANNOTATION_HUB_ADDRESS, ANNOTATION_HUB_POD, ANNOTATION_HUB_SETTINGS, ANNOTATION_ROUTERS_KNOWN, LEASE_HUB,
+};
 use portolan_election::{Candidate, Leads, Terms};
 use tokio::sync::Mutex;
 
@@ -50,15 +52,14 @@ pub(crate) struct Replica {
     rollout: Mutex<Rollout>,
 }
 
-/// `pod`: of the replica, if it runs in one; there it leads in place of one of an earlier template of its Deployment that has other
-/// settings.
+/// In its Pod, if it has one, it leads in place of one of an earlier template of its Deployment that has other settings.
 pub(crate) fn election(
     client: Client,
     namespace: &str,
     this: Leader,
-    pod: Option<String>,
     (acks, index): (Arc<Acks>, Arc<Index>),
 ) -> Election {
+    let pod = this.pod.clone();
     let replica = Replica {
         this,
         acks,
@@ -83,6 +84,8 @@ pub(crate) struct Leader {
     pub(crate) identity: String,
     /// `host:port` at which other replicas reach it; none: it has not told any.
     pub(crate) address: Option<String>,
+    /// The Pod that it runs in, if it has told any.
+    pub(crate) pod: Option<String>,
     /// Values of the flags that replicas must agree on, by flag.
     pub(crate) settings: BTreeMap<String, String>,
 }
@@ -98,6 +101,7 @@ impl Leads for Leader {
         Self {
             identity,
             address: annotations.get(ANNOTATION_HUB_ADDRESS).cloned(),
+            pod: annotations.get(ANNOTATION_HUB_POD).cloned(),
             settings: settings.unwrap_or_default(),
         }
     }
@@ -132,7 +136,14 @@ impl Candidate for Replica {
     }
 
     async fn supersedes(&self, leader: &Leader) -> bool {
-        leader.differs(&self.this.settings).is_some() && self.rollout.lock().await.is_present().await
+        let Some(theirs) = leader
+            .pod
+            .as_deref()
+            .filter(|_| leader.differs(&self.this.settings).is_some())
+        else {
+            return false;
+        };
+        self.rollout.lock().await.replaces(theirs).await
     }
 }
 
@@ -140,12 +151,15 @@ impl Leader {
     /// `known_for`: in that time no router acted that has no Router object.
     fn annotations(&self, known_for: Duration) -> BTreeMap<String, String> {
         let settings = serde_json::to_string(&self.settings).unwrap_or_default();
-        let address = self.address.clone().into_iter();
+        let told = [(ANNOTATION_HUB_ADDRESS, &self.address), (ANNOTATION_HUB_POD, &self.pod)];
+        let told = told
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
         let mut annotations = BTreeMap::from([
             (ANNOTATION_HUB_SETTINGS.to_owned(), settings),
             (ANNOTATION_ROUTERS_KNOWN.to_owned(), known_for.as_secs().to_string()),
         ]);
-        annotations.extend(address.map(|address| (ANNOTATION_HUB_ADDRESS.to_owned(), address)));
+        annotations.extend(told);
         annotations
     }
 

@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Error as KubeError, Resource};
 use portolan_crds::{Router, RouterPod, RouterSpec};
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
+use serde_json::json;
 use tonic::Status;
 
-use crate::facts::RouterObject;
-use crate::index::Index;
+use crate::facts::{PROCESS_ENDED, RouterObject};
+use crate::index::{Change, Index};
 use crate::vouched::Vouched;
 
 /// Routers of a hub: each costs every member that it sees a Secret and a token.
@@ -141,6 +142,10 @@ impl Routers {
             match self.replace(present, &object).await {
                 Ok(made) => {
                     let uid = made.metadata.uid.unwrap_or_default();
+                    self.index.write(|facts| {
+                        facts.enrolled_here.insert(uid.clone());
+                        Change::Nothing
+                    });
                     tracing::info!(router = router.name, key = router.key_hash, "router enrolled");
                     return self.known(router.name, uid, router.key_hash).await;
                 }
@@ -242,6 +247,16 @@ impl Routers {
 
     /// The router has ended for good, and its name is free. Where its object cannot be deleted people forget it.
     pub(crate) async fn forget(self, router: Enrolled) {
+        // Whoever sees the object go is to know that it ended in order.
+        let ended = json!({"metadata": {"uid": router.object.uid}, "status": {"process": PROCESS_ENDED}});
+        let params = PatchParams::default();
+        let marked = self
+            .api
+            .patch_status(&router.name, &params, &Patch::Merge(&ended))
+            .await;
+        if let Err(error) = marked {
+            tracing::warn!(router = router.name, %error, "a router ended, and its status does not tell");
+        }
         let this_one = Preconditions {
             uid: Some(router.object.uid),
             resource_version: None,

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -105,6 +106,8 @@ pub(crate) struct Watch {
     name: Option<&'static str>,
     watched: Watched,
     into: Destination,
+    /// Since the last complete list.
+    was_broken: AtomicBool,
 }
 
 impl Watch {
@@ -120,6 +123,7 @@ impl Watch {
                 delete: |facts, object| facts.delete_member(object.meta().name.as_deref().unwrap_or_default()),
                 reset: Facts::reset_members,
             },
+            was_broken: AtomicBool::default(),
         }
     }
 
@@ -131,6 +135,7 @@ impl Watch {
             name: None,
             watched: Watched::ShardingConfigs,
             into: Destination::Turns,
+            was_broken: AtomicBool::default(),
         }
     }
 
@@ -146,6 +151,7 @@ impl Watch {
                 delete: Facts::delete_router,
                 reset: Facts::reset_routers,
             },
+            was_broken: AtomicBool::default(),
         }
     }
 
@@ -161,6 +167,7 @@ impl Watch {
                 delete: |facts, object| facts.delete_policy(PolicyKind::CircuitBreaker, object),
                 reset: |facts, objects| facts.reset_policies(PolicyKind::CircuitBreaker, objects),
             },
+            was_broken: AtomicBool::default(),
         }
     }
 
@@ -176,6 +183,7 @@ impl Watch {
                 delete: |facts, object| facts.delete_policy(PolicyKind::FaultInjection, object),
                 reset: |facts, objects| facts.reset_policies(PolicyKind::FaultInjection, objects),
             },
+            was_broken: AtomicBool::default(),
         }
     }
 
@@ -192,6 +200,7 @@ impl Watch {
                 delete: Facts::delete_fault_switch,
                 reset: Facts::reset_fault_switch,
             },
+            was_broken: AtomicBool::default(),
         }
     }
 
@@ -228,7 +237,8 @@ impl Watch {
                 Ok(Event::InitApply(object)) => listed.push(object),
                 Ok(Event::InitDone) => {
                     self.into.reset(index, &listed, is_first);
-                    if self.watched == Watched::Routers && !is_first {
+                    if self.watched == Watched::Routers && (!is_first || self.was_broken.swap(false, Ordering::Relaxed))
+                    {
                         // Some may have come and gone while nothing was heard.
                         index.write(|facts| {
                             facts.note_router_gone();
@@ -243,6 +253,7 @@ impl Watch {
                 Ok(Event::Delete(object)) => self.into.delete(index, &object),
                 Err(error) => {
                     metrics.watch_failed(self.watched);
+                    self.was_broken.store(true, Ordering::Relaxed);
                     tracing::warn!(kind = self.resource.kind, %error, "watch broke");
                 }
             }

@@ -35,7 +35,7 @@ rules:
 ";
 
 /// Rights that a short run does not use, and when they are: program, verb, resource (`*`: of any), why.
-const SELDOM: [(&str, &str, &str, &str); 26] = [
+const SELDOM: [(&str, &str, &str, &str); 29] = [
     (
         "agent",
         "patch",
@@ -110,6 +110,19 @@ const SELDOM: [(&str, &str, &str, &str); 26] = [
     ("hub", "update", "routers", "a router renews its certificate"),
     ("hub", "delete", "routers", "a router enrols by another's name"),
     ("hub", "get", "pods", "a router enrols that runs in the hub's namespace"),
+    (
+        "hub",
+        "create",
+        "tokenreviews",
+        "a router of the hub's own cluster enrols by its Pod's token",
+    ),
+    (
+        "hub",
+        "get",
+        "deployments",
+        "another replica leads by other settings: node_upgrades uses it",
+    ),
+    ("hub", "get", "replicasets", "the same"),
     (
         "hub",
         "patch",

@@ -12,6 +12,9 @@ use super::{Held, LedgerPosition, Renewals, RouterState};
 use crate::compile::Ref;
 use crate::facts::PairEpoch;
 
+/// Longest name of a process that the status of a Router has room for, in bytes.
+const PROCESS_MAX: usize = 128;
+
 impl RouterState {
     /// A gateway whose stream begins, and that holds this.
     pub(crate) fn new(epoch: u64, held: BTreeMap<Ref, String>) -> Self {
@@ -30,6 +33,7 @@ impl RouterState {
             process: String::new(),
             earlier_answered: false,
             is_noted: false,
+            is_new: false,
             ended: false,
             gone: false,
             doubted_until: None,
@@ -51,10 +55,11 @@ impl RouterState {
     }
 
     /// It serves nobody any more, and every write is answered. `gone`: nor does what it leaves behind serve anybody, so that nothing
-    /// waits for it.
-    pub(crate) fn end(&mut self, gone: bool) {
+    /// waits for it. Whether that counts: not while another process of its name may serve by a copy of its folder.
+    pub(crate) fn end(&mut self, gone: bool) -> bool {
+        let counts = gone && !self.is_doubted();
         self.ended = true;
-        if gone {
+        if counts {
             self.gone = true;
             self.held = Held::default();
             self.offered.clear();
@@ -62,6 +67,7 @@ impl RouterState {
             self.rejected.clear();
             self.acked_run = u64::MAX;
         }
+        counts
     }
 
     /// Follows `earlier` of the same name. A new process that knows nothing of it, or that says that all of it is over, knows only of
@@ -102,7 +108,8 @@ impl RouterState {
 
     /// The process, for the next hub, if it is believed about writes of earlier ones.
     pub(crate) fn believed_process(&self) -> Option<&str> {
-        Some(&*self.process).filter(|process| !process.is_empty() && !self.is_doubted())
+        let is_told = (1..=PROCESS_MAX).contains(&self.process.len());
+        Some(&*self.process).filter(|_| is_told && !self.is_doubted())
     }
 
     /// Whether no write of it to the pair is open, nor one of an earlier process of its name.

@@ -47,7 +47,7 @@ async fn a_router_of_which_nothing_is_left_counts_for_nothing() {
         acks.connected("a", RouterState::new(1, BTreeMap::new()));
         acks.update("a", 1, |state| state.acked_run = 7);
         acks.connected("b", holds());
-        acks.update("b", 2, |state| state.end(gone));
+        acks.update("b", 2, |state| _ = state.end(gone));
         acks.update("b", 2, |state| state.left = Some(Instant::now()));
         let released = acks.released([shard.clone()].into());
         assert_eq!((released.by_all, released.of(&shard)), (run, run), "{gone}");
@@ -90,7 +90,8 @@ async fn writes_sent_under_an_earlier_hub_are_known_to_be_answered_if_it_told_of
         if let Some(known_for) = told {
             acks.inherit_known_for(known_for);
         }
-        acks.expect_returns();
+        assert_eq!(acks.known_for(None), told.unwrap_or_default(), "it has just won");
+        acks.begin(false);
         let state = RouterState {
             earlier_answered: true,
             is_noted,
@@ -118,7 +119,22 @@ async fn writes_sent_under_an_earlier_hub_are_known_to_be_answered_if_it_told_of
     assert!(!answered(&copy), "its folder may be a copy");
     tokio::time::advance(UNDER_WAY_FOR).await;
     assert!(answered(&copy));
-    assert_eq!(Acks::default().known_for(None), KNOWN_FOR_MAX, "of the first hub");
+    let first = Acks::default();
+    first.begin(true);
+    assert_eq!(first.known_for(None), KNOWN_FOR_MAX);
+    // What is made under this hub nobody had before.
+    let fresh = |is_new| RouterState {
+        earlier_answered: true,
+        is_new,
+        answered: [pair.clone()].into(),
+        ..RouterState::new(2, BTreeMap::new())
+    };
+    let later = told(Some(FORGOTTEN_AFTER), None, true);
+    assert!(later.connected("new", fresh(true)) && answered(&later));
+    assert!(later.connected("another", fresh(false)) && !answered(&later));
+    let long_after = told(Some(FORGOTTEN_AFTER), None, true);
+    tokio::time::advance(UNDER_WAY_FOR).await;
+    assert!(long_after.connected("another", fresh(false)) && answered(&long_after));
 }
 
 #[test]

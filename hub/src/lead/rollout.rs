@@ -20,6 +20,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// A request that takes longer has failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// One of a Deployment's templates, as a Pod is of it.
+struct Template {
+    deployment: String,
+    revision: String,
+    /// A container of the Pod has ended before.
+    restarted: bool,
+}
+
 /// Why it is not known.
 #[derive(Debug, thiserror::Error)]
 enum LookError {
@@ -48,30 +56,48 @@ impl Rollout {
         }
     }
 
-    /// Whether this replica is of the Deployment's present template; also false where that is not known, and when it was just looked.
-    pub(super) async fn is_present(&mut self) -> bool {
-        let Some(pod) = self.pod.clone().filter(|_| Instant::now() >= self.next) else {
+    /// Whether this replica is of the Deployment's present template, and the Pod `theirs` of one before; also false where that is not known,
+    /// and when it was just looked. One that has ended before may be unable to lead, and takes no other down.
+    pub(super) async fn replaces(&mut self, theirs: &str) -> bool {
+        let Some(ours) = self.pod.clone().filter(|_| Instant::now() >= self.next) else {
             return false;
         };
         self.next = Instant::now() + LOOK_EVERY;
-        Box::pin(self.look(&pod)).await.unwrap_or_else(|error| {
+        Box::pin(self.look(&ours, theirs)).await.unwrap_or_else(|error| {
             tracing::warn!(error = %Chain(&error), "it is not known whether the Deployment of this replica is to run it");
             false
         })
     }
 
-    async fn look(&self, pod: &str) -> Result<bool, LookError> {
+    async fn look(&self, ours: &str, theirs: &str) -> Result<bool, LookError> {
+        let (Some(ours), Some(theirs)) = (self.template(ours).await?, self.template(theirs).await?) else {
+            return Ok(false);
+        };
+        if ours.restarted || ours.deployment != theirs.deployment {
+            return Ok(false);
+        }
+        let deployment = within(self.api::<Deployment>().get(&ours.deployment)).await?;
+        let present = revision(&deployment.metadata);
+        Ok(present == Some(&ours.revision) && present != Some(&theirs.revision))
+    }
+
+    /// What a Pod is of, if a Deployment runs it.
+    async fn template(&self, pod: &str) -> Result<Option<Template>, LookError> {
         let pod = within(self.api::<Pod>().get(pod)).await?;
         let Some(set) = owner(&pod.metadata, "ReplicaSet") else {
-            return Ok(false);
+            return Ok(None);
         };
         let set = within(self.api::<ReplicaSet>().get(set)).await?;
-        let Some(deployment) = owner(&set.metadata, "Deployment") else {
-            return Ok(false);
-        };
-        let deployment = within(self.api::<Deployment>().get(deployment)).await?;
-        let (ours, present) = (revision(&set.metadata), revision(&deployment.metadata));
-        Ok(ours.is_some() && ours == present)
+        let of = owner(&set.metadata, "Deployment").zip(revision(&set.metadata));
+        let statuses = pod
+            .status
+            .and_then(|status| status.container_statuses)
+            .unwrap_or_default();
+        Ok(of.map(|(deployment, revision)| Template {
+            deployment: deployment.to_owned(),
+            revision: revision.clone(),
+            restarted: statuses.iter().any(|container| container.restart_count > 0),
+        }))
     }
 
     fn api<K>(&self) -> Api<K>

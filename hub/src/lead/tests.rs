@@ -17,12 +17,13 @@ fn this(name: &str, buckets: &str) -> Leader {
     Leader {
         identity: name.to_owned(),
         address: Some(format!("{name}:7443")),
+        pod: None,
         settings: BTreeMap::from([("--buckets".to_owned(), buckets.to_owned())]),
     }
 }
 
 fn replica(client: &Client, name: &str, buckets: &str) -> Election {
-    election(client.clone(), "n", this(name, buckets), None, Default::default())
+    election(client.clone(), "n", this(name, buckets), Default::default())
 }
 
 /// One that runs until it is dropped, as one that is killed.
@@ -101,7 +102,7 @@ async fn who_follows_is_told_for_how_long_all_routers_are_known_by_a_lease_that_
     first.leads().await;
     let acks = Arc::<Acks>::default();
     let knows = (acks.clone(), Arc::default());
-    let mut second = Running::start(election(client, "n", this("b", "32"), None, knows));
+    let mut second = Running::start(election(client, "n", this("b", "32"), knows));
     second.follows().await;
     assert_eq!(acks.inherited(), None, "what a Lease says may be of long ago");
     tokio::time::sleep(2 * TERMS.renew_every).await;
@@ -121,7 +122,7 @@ async fn who_is_started_anew_at_its_address_does_not_follow_itself() {
         identity: "another".to_owned(),
         ..this("a", "32")
     };
-    let mut anew = Running::start(election(client.clone(), "n", anew, None, Default::default()));
+    let mut anew = Running::start(election(client.clone(), "n", anew, Default::default()));
     tokio::time::sleep(RUNS_OUT_AFTER / 2).await;
     let role = anew.role.borrow_and_update().clone();
     assert!(matches!(&role, Role::Unknown(why) if !why.is_empty()), "{role:?}");
@@ -244,13 +245,7 @@ fn deployment(objects: &Objects, present: &str) {
 
 fn in_pod(client: &Client, pod: &str, buckets: &str) -> Running {
     let this = this(pod, buckets);
-    Running::start(election(
-        client.clone(),
-        "n",
-        this,
-        Some(pod.to_owned()),
-        Default::default(),
-    ))
+    Running::start(election(client.clone(), "n", this, Default::default()))
 }
 
 #[tokio::test(start_paused = true)]

@@ -291,13 +291,18 @@ impl RouterSession {
         let epoch = next_epoch();
         let mut changes = service.acks.changes();
         let (serves, takes_changes) = (says(&hello, POLICIES), says(&hello, OWNERSHIP_CHANGES));
-        let noted = service
-            .index
-            .read(|facts| facts.routers.get(&router)?.status.process.clone());
+        let (noted, is_new) = service.index.read(|facts| {
+            let noted = facts
+                .routers
+                .get(&router)
+                .and_then(|router| router.status.process.clone());
+            (noted, facts.enrolled_here.contains(enrolled.uid()))
+        });
         let state = RouterState {
             subscription: subscription.clone(),
             held: held.clone(),
             is_noted: noted.is_some_and(|noted| noted == hello.process),
+            is_new,
             ..introduced(epoch, hello)
         };
         let (hands_locks_over, knows_operators) = (state.hands_locks_over, state.knows_operators);

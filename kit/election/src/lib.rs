@@ -184,7 +184,9 @@ impl<C: Candidate> Election<C> {
         }
         if self.this.supersedes(&holder).await {
             tracing::info!(?holder, "this replica leads in place of one that still does");
-            return self.hold(Some(&lease), Instant::now()).await;
+            // It may have been renewed meanwhile.
+            let (asked, lease) = (Instant::now(), within(self.api.get_opt(self.terms.lease)).await?);
+            return self.hold(lease.as_ref(), asked).await;
         }
         Ok(Held::Theirs(holder))
     }

@@ -5,7 +5,7 @@ use portolan_tests::ctl;
 use portolan_tests::daemon::{Daemon, Launch};
 use portolan_tests::helm::{self, SYSTEM, chart};
 use portolan_tests::kubectl::Kubectl;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{CHARTS, key, path, render, values_file};
 
@@ -23,8 +23,11 @@ async fn what_portolanctl_made_becomes_helms() {
         let install = ["install", name, &chart, "--values", &values];
         let install = [&install[..], &helm::take_over()].concat();
         helm::ok(Some(kubeconfig), &install).await.unwrap();
-        for object in render(name, &json!({})).await.unwrap() {
-            let (kind, namespace, object) = key(&object);
+        let rendered = render(name, &json!({})).await.unwrap();
+        // What is made for a test or an uninstall alone is no part of a release.
+        let stays = |object: &&Value| object["metadata"]["annotations"]["helm.sh/hook"].is_null();
+        for object in rendered.iter().filter(stays) {
+            let (kind, namespace, object) = key(object);
             let owner = "jsonpath={.metadata.annotations.meta\\.helm\\.sh/release-name}";
             let namespace = if namespace.is_empty() { SYSTEM } else { &namespace };
             let get = ["get", &kind, &object, "-n", namespace, "-o", owner];

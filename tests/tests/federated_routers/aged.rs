@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use portolan_testbed::eventually;
@@ -42,7 +43,7 @@ async fn write(client: Client, stop: Arc<AtomicBool>) -> Objects {
     while !stop.load(Ordering::SeqCst) {
         let object = json!({"metadata": {"name": format!("written-{}", written.len())}});
         let object = serde_json::from_value(object).unwrap();
-        let object = objects.create(&Default::default(), &object).await.unwrap();
+        let object = objects.create(&PostParams::default(), &object).await.unwrap();
         written.insert(
             format!("ops-w/{}", object.name_any()),
             object.resource_version().unwrap(),

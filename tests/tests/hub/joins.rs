@@ -55,7 +55,8 @@ async fn a_router_of_the_hubs_own_cluster_enrols_by_its_pods_token() {
     let routers = Api::<Router>::namespaced(client, SYSTEM_NAMESPACE);
     let router = routers.get("portolan-hub.router-0").await.unwrap();
     let pod = router.spec.pod.unwrap();
-    assert_eq!((pod.cluster, pod.name, pod.uid), (None, "router-0".to_owned(), uid));
+    let cluster = pod.cluster.unwrap();
+    assert_eq!((&*cluster, &*pod.name, pod.uid), ("portolan-hub", "router-0", uid));
 
     let other = made("another-0", "another").await;
     for (account, pod, text) in [

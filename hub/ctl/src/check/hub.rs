@@ -140,29 +140,38 @@ async fn deployment(report: &mut Report, client: &Client) -> Option<String> {
         );
         return None;
     };
-    replicas(report, what, &object, &found);
-    tag(&found)
+    // What its template says no Pod need run yet.
+    replicas(report, what, &object, &found).then(|| tag(&found))?
 }
 
-/// Tells whether a Deployment has what it asks for.
-pub(super) fn replicas(report: &mut Report, what: &str, object: &str, found: &Deployment) {
+/// Tells whether a Deployment has what it asks for: that many Pods, all of its present template.
+pub(super) fn replicas(report: &mut Report, what: &str, object: &str, found: &Deployment) -> bool {
     let wanted = found.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let status = found.status.clone().unwrap_or_default();
     let ready = status.ready_replicas.unwrap_or_default();
-    let witness = format!("{object}, status.readyReplicas is {ready} of {wanted}");
+    let updated = status.updated_replicas.unwrap_or_default();
+    let is_rolled_out = updated >= wanted && status.replicas.unwrap_or_default() <= updated;
+    let witness = if ready >= wanted && !is_rolled_out {
+        format!("{object}, status.updatedReplicas is {updated} of {wanted}: Pods of before run still")
+    } else {
+        format!("{object}, status.readyReplicas is {ready} of {wanted}")
+    };
+    let is_well = ready >= wanted && ready > 0 && is_rolled_out;
     if status.observed_generation < found.metadata.generation {
         report.unknown(
             Area::Programs,
             what,
             format!("{object}, status.observedGeneration is of before"),
         );
-    } else if ready >= wanted && ready > 0 {
+        return false;
+    } else if is_well {
         report.well(Area::Programs, what, witness);
     } else {
         let (namespace, name) = (found.namespace().unwrap_or_default(), found.name_any());
         let fix = format!("kubectl -n {namespace} describe pods -l app.kubernetes.io/name={name}");
         report.wrong(Area::Programs, what, witness, fix);
     }
+    is_well
 }
 
 /// Of the first container's image.

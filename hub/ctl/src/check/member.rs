@@ -64,7 +64,7 @@ pub(super) async fn look(report: &mut Report, name: &str, client: &Client, ca: O
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         let object = format!("Deployment {namespace}/{program}");
         match report.read(Area::Programs, &what, deployments.get_opt(program).await) {
-            Some(Some(found)) => hub::replicas(report, &what, &object, &found),
+            Some(Some(found)) => _ = hub::replicas(report, &what, &object, &found),
             Some(None) if is_of_all => {
                 report.unknown(
                     Area::Programs,

@@ -16,8 +16,16 @@ fn parsed(version: &str) -> Option<(u64, u64)> {
     Some((number()?, number()?))
 }
 
-/// Programs by version, empty if nobody says it; each version is told once. `own`: the version of portolanctl.
+/// Programs by version, empty if nobody says it; each version is told once. `own`: the version of portolanctl, which goes together with
+/// those next to it, as all of them must with each other.
 pub(super) fn tell(report: &mut Report, own: &str, programs: &BTreeMap<String, Vec<String>>, witness: &str) {
+    let all = programs.keys().filter_map(|version| parsed(version));
+    let (oldest, newest) = (all.clone().min(), all.max());
+    let spread = |(major, minor): (u64, u64)| {
+        let far =
+            |other: Option<(u64, u64)>| other.is_some_and(|other| other.0 != major || minor.abs_diff(other.1) > 1);
+        far(oldest) || far(newest)
+    };
     for (version, who) in programs {
         let more = who.len().saturating_sub(NAMED);
         let more = if more > 0 {
@@ -38,12 +46,14 @@ pub(super) fn tell(report: &mut Report, own: &str, programs: &BTreeMap<String, V
         let what = format!("{version} is run by {named}{more}");
         match (parsed(version), parsed(own)) {
             (Some((major, minor)), Some((own_major, own_minor)))
-                if major == own_major && minor.abs_diff(own_minor) <= 1 =>
+                if major == own_major && minor.abs_diff(own_minor) <= 1 && !spread((major, minor)) =>
             {
                 report.well(Area::Versions, what, witness);
             }
             (Some(_), Some(_)) => {
-                let fix = format!("bring programs to within one version of portolanctl's {own}: helm upgrade");
+                let fix = format!(
+                    "bring programs to within one version of each other and of portolanctl's {own}: helm upgrade"
+                );
                 report.wrong(Area::Versions, what, witness, fix);
             }
             _ => report.unknown(
@@ -78,5 +88,9 @@ mod tests {
             tell(&mut report, "0.4.2", &programs, "Deployment");
             assert_eq!(report.findings[0].verdict, verdict, "{version}");
         }
+        let mut report = Report::default();
+        let apart = ["0.3.0", "0.5.0"].map(|version| (version.to_owned(), vec!["x".to_owned()]));
+        tell(&mut report, "0.4.2", &BTreeMap::from(apart), "Deployment");
+        assert!(report.findings.iter().all(|found| found.verdict == Verdict::Wrong));
     }
 }

@@ -64,13 +64,14 @@ pub(super) async fn look(report: &mut Report, client: &Client, seen: &Seen) -> V
         programs.entry(version.unwrap_or_default()).or_default().push(who);
     };
     run(seen.version.clone(), "the hub".to_owned());
+    let now = |version: Option<String>| version.filter(|_| seen.leads);
     for member in members.iter().flatten() {
         let version = member.status.as_ref().and_then(|status| status.agent_version.clone());
-        run(version, format!("agent of {}", member.name_any()));
+        run(now(version), format!("agent of {}", member.name_any()));
     }
     for router in routers.iter().flatten() {
         let version = router.status.as_ref().and_then(|status| status.version.clone());
-        run(version, format!("router {}", router.name_any()));
+        run(now(version), format!("router {}", router.name_any()));
     }
     skew::tell(report, env!("CARGO_PKG_VERSION"), &programs, VERSIONS_BY);
     members.map(|members| members.items).unwrap_or_default()

@@ -227,13 +227,14 @@ impl RouterSession {
             forget,
         } = said;
         self.ended = true;
+        let mut is_gone = false;
         self.service
             .acks
-            .update(&self.router, self.epoch, |state| state.end(forget));
+            .update(&self.router, self.epoch, |state| is_gone = state.end(forget));
         if gave_back_shares {
             self.service.shares.gave_back(&self.router, self.epoch);
         }
-        if forget {
+        if is_gone {
             // Not here: the router waits no longer than for a second.
             let forgotten = self.service.routers.clone().forget(self.enrolled.clone());
             self.service.tasks.spawn("forget-router", forgotten);

@@ -77,7 +77,7 @@ async fn next(watch: &mut RecvStream) -> Bytes {
 #[tokio::test]
 async fn over_http_2_what_runs_goes_on_and_new_requests_go_elsewhere() {
     let more = Arc::<Notify>::default();
-    let (backend, router) = start(Duration::from_millis(500), told(more.clone())).await;
+    let (backend, router) = start(Duration::from_secs(3), told(more.clone())).await;
     let stream = router.connect(tls::ALPN_GRPC).await;
     let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
     let connection = spawn(async move { connection.await.unwrap() });
@@ -106,7 +106,7 @@ async fn over_http_2_what_runs_goes_on_and_new_requests_go_elsewhere() {
 #[tokio::test]
 async fn over_http_1_the_next_answer_says_so_and_an_idle_connection_is_not_closed() {
     const ASK: &[u8] = b"GET /livez HTTP/1.1\r\nHost: r\r\n\r\n";
-    const AGE: Duration = Duration::from_millis(400);
+    const AGE: Duration = Duration::from_secs(3);
     let (_backend, router) = start(AGE, plain()).await;
     let mut stream = router.connect(tls::ALPN_HTTP1).await;
     let mut buffer = [0; 4096];
@@ -133,7 +133,7 @@ async fn over_http_1_the_next_answer_says_so_and_an_idle_connection_is_not_close
 
 #[tokio::test]
 async fn a_drain_ends_the_watches_of_an_old_connection() {
-    let (_backend, router) = start(Duration::from_millis(100), plain()).await;
+    let (_backend, router) = start(Duration::from_secs(3), plain()).await;
     let stream = router.connect(tls::ALPN_GRPC).await;
     let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
     spawn(async move {
