@@ -98,7 +98,10 @@ async fn one_leads_and_the_next_one_only_once_its_lease_was_seen_to_run_out() {
 async fn who_follows_is_told_for_how_long_all_routers_are_known_by_a_lease_that_is_renewed() {
     tokio::time::advance(Duration::from_hours(2)).await;
     let client = scripted_api(Objects::default());
-    let mut first = Running::start(replica(&client, "a", "32"));
+    let acks = Arc::<Acks>::default();
+    acks.begin(true);
+    let knows = (acks, Arc::default());
+    let mut first = Running::start(election(client.clone(), "n", this("a", "32"), knows));
     first.leads().await;
     let acks = Arc::<Acks>::default();
     let knows = (acks.clone(), Arc::default());
@@ -244,7 +247,10 @@ fn deployment(objects: &Objects, present: &str) {
 }
 
 fn in_pod(client: &Client, pod: &str, buckets: &str) -> Running {
-    let this = this(pod, buckets);
+    let this = Leader {
+        pod: Some(pod.to_owned()),
+        ..this(pod, buckets)
+    };
     Running::start(election(client.clone(), "n", this, Default::default()))
 }
 
