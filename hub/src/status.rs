@@ -159,15 +159,16 @@ impl StatusWriter {
             };
             let look = if changed || is_more {
                 tokio::time::sleep(rest).await;
+                // Not where it was their turn: what changed in that moment is to be looked at by all.
+                facts.mark_unchanged();
+                acks.mark_unchanged();
+                reports.mark_unchanged();
+                worlds.mark_unchanged();
                 Look::AtAll
             } else {
                 turn = (turn + 1) % TURNS;
                 Look::AtThoseWhoseTurnIs(turn)
             };
-            facts.mark_unchanged();
-            acks.mark_unchanged();
-            reports.mark_unchanged();
-            worlds.mark_unchanged();
             let begun = Instant::now();
             if look == Look::AtAll {
                 self.observe(&worlds, &metrics);

@@ -70,7 +70,7 @@ pub(crate) async fn missing_to_uninstall(hub: &Client, deletes_shards: bool) -> 
 
 /// What is missing on the hub to look at all that a check looks at, as lines.
 pub(crate) async fn missing_to_check(hub: &Client) -> anyhow::Result<Vec<String>> {
-    let system = Some(SYSTEM_NAMESPACE);
+    let (system, kind) = (Some(SYSTEM_NAMESPACE), format!("memberclusters.{GROUP}"));
     let rights = [
         named(&["get"], "coordination.k8s.io", "leases", system, LEASE_HUB),
         named(&["get"], "apps", "deployments", system, SERVICE_HUB),
@@ -91,7 +91,7 @@ pub(crate) async fn missing_to_check(hub: &Client) -> anyhow::Result<Vec<String>
             "apiextensions.k8s.io",
             "customresourcedefinitions",
             None,
-            &format!("memberclusters.{GROUP}"),
+            &kind,
         ),
     ];
     missing("the hub cluster", hub, &rights).await
