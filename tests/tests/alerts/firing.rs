@@ -26,8 +26,9 @@ use crate::{EAST, Ground, PROGRAMS, WEST, folder, ground};
 
 /// A silent watch, late fences, a blocked handover, entries that a router refuses (the hub refuses them first), missing labels, a
 /// mint that fails, members with one key, a panic; waits and load of minutes, a member that has several endpoints, and a
-/// router that keeps a share after it was cut off.
-const NOT_MADE: [&str; 12] = [
+/// router that keeps a share after it was cut off; a hub of which no replica leads.
+const NOT_MADE: [&str; 13] = [
+    "PortolanNobodyLeads",
     "PortolanWatchSilent",
     "PortolanFencesLate",
     "PortolanHandoverBlocked",
