@@ -42,7 +42,7 @@ use crate::{allowed, health, lead, member, namespaces, nodes};
 
 /// Tasks get this long to end after a signal: nothing of theirs must be finished, only not cut mid-write.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
-/// For the write that gives the Lease back.
+/// Time for the write that gives the Lease back.
 const LEASE_DEADLINE: Duration = Duration::from_secs(2);
 /// The admin server has only to finish its last answers.
 const ADMIN_DEADLINE: Duration = Duration::from_secs(3);

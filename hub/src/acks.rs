@@ -76,7 +76,7 @@ pub(crate) struct RouterState {
     pub(crate) earlier_answered: bool,
     /// The hub that led before has noted that it believes this process.
     pub(crate) is_noted: bool,
-    /// It enrolled under this hub: nobody had its key before.
+    /// The router enrolled under this hub: nobody had its key before.
     pub(crate) is_new: bool,
     /// It serves nobody any more, and every write of it and of earlier processes is answered.
     pub(crate) ended: bool,
@@ -147,7 +147,7 @@ pub(crate) struct Acks {
     others_left: RwLock<Option<Instant>>,
     /// This hub leads, and knows whether there was one before it.
     begun: AtomicBool,
-    /// For how long there was none, as the hub told that leads, and when it told so; taken once all are back that are known.
+    /// For how long no unknown router had acted, as the hub told that led before, and when it told so; taken once all known ones are back.
     inherited: RwLock<Option<(Duration, Instant)>>,
 }
 

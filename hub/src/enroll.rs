@@ -65,7 +65,7 @@ pub(crate) struct Enroller {
     pub(crate) vouched: Vouched,
     /// Names of the certificates of routers that clusters vouch for.
     pub(crate) router_hosts: Vec<String>,
-    /// Of the tokens that routers in Pods enrol with.
+    /// Audience of the tokens that routers in Pods enrol with.
     pub(crate) audience: String,
     pub(crate) routers: Routers,
     pub(crate) metrics: Metrics,

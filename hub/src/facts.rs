@@ -19,9 +19,6 @@ use portolan_runtime::Secret;
 use portolan_wire::subscription::Subscription;
 use portolan_wire::v1;
 
-/// A router that has been away this long is gone for good, or its operators' clients are.
-pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
-
 mod gone;
 mod objects;
 mod policies;
@@ -36,6 +33,9 @@ pub(crate) use policies::{
 pub(crate) use shards::ShardObject;
 pub(crate) use stamped::Stamped;
 
+/// A router that has been away this long is gone for good, or its operators' clients are.
+pub(crate) const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
+
 /// All facts. Keys of members, agents and pins are names of member clusters, those of routers the routers' names.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Facts {
@@ -47,7 +47,7 @@ pub(crate) struct Facts {
     /// All faults are stopped.
     pub(crate) faults_stopped: Option<FaultsStopped>,
     pub(crate) routers: BTreeMap<String, RouterObject>,
-    /// When one of them was last found gone, or replaced by another of its name; or none was looked for.
+    /// When a router was last found gone, or replaced by another of its name, or may have come and gone unseen. None: never.
     pub(crate) router_gone: Option<tokio::time::Instant>,
     /// Uids of those that enrolled under this process.
     pub(crate) enrolled_here: BTreeSet<String>,
@@ -92,7 +92,7 @@ pub(crate) struct RouterObject {
     pub(crate) status: RouterStatus,
 }
 
-/// In place of a process, in the status of a Router whose program has ended for good, in order. Of no program: those are longer.
+/// The status of a Router names this in place of a process, once the hub has seen the router end for good, in order.
 pub(crate) const PROCESS_ENDED: &str = "ended";
 
 impl RouterObject {

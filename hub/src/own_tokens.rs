@@ -23,7 +23,7 @@ impl OwnTokens {
         Self { api: Api::all(client) }
     }
 
-    /// What an agent would say of a token of its member. `Err`: nobody said anything.
+    /// Reviews a token, and says of it what an agent would of its member's. `Err`: the API server said nothing.
     pub(crate) async fn review(&self, token: &Secret, audience: String) -> Result<v1::TokenReviewed, String> {
         let review = TokenReview {
             spec: TokenReviewSpec {

@@ -106,7 +106,7 @@ pub(crate) struct Watch {
     name: Option<&'static str>,
     watched: Watched,
     into: Destination,
-    /// Since the last complete list.
+    /// The watch has broken since the last complete list.
     was_broken: AtomicBool,
 }
 

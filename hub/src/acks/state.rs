@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Held, LedgerPosition, Renewals, RouterState};
 use crate::compile::Ref;
-use crate::facts::PairEpoch;
+use crate::facts::{PROCESS_ENDED, PairEpoch};
 
 /// Longest name of a process that the status of a Router has room for, in bytes.
 const PROCESS_MAX: usize = 128;
@@ -108,7 +108,8 @@ impl RouterState {
 
     /// The process, for the next hub, if it is believed about writes of earlier ones.
     pub(crate) fn believed_process(&self) -> Option<&str> {
-        let is_told = (1..=PROCESS_MAX).contains(&self.process.len());
+        // A router that calls itself so may not pass for one that the hub has seen end.
+        let is_told = (1..=PROCESS_MAX).contains(&self.process.len()) && self.process != PROCESS_ENDED;
         Some(&*self.process).filter(|_| is_told && !self.is_doubted())
     }
 

@@ -15,6 +15,7 @@ mod bounds;
 mod counts;
 mod pace;
 mod policies;
+mod routers;
 mod turns;
 mod unready;
 

@@ -291,17 +291,20 @@ impl RouterSession {
         let epoch = next_epoch();
         let mut changes = service.acks.changes();
         let (serves, takes_changes) = (says(&hello, POLICIES), says(&hello, OWNERSHIP_CHANGES));
-        let (noted, is_new) = service.index.read(|facts| {
+        let (is_noted, is_new) = service.index.read(|facts| {
             let noted = facts
                 .routers
                 .get(&router)
-                .and_then(|router| router.status.process.clone());
-            (noted, facts.enrolled_here.contains(enrolled.uid()))
+                .and_then(|known| known.status.process.as_ref());
+            (
+                noted == Some(&hello.process),
+                facts.enrolled_here.contains(enrolled.uid()),
+            )
         });
         let state = RouterState {
             subscription: subscription.clone(),
             held: held.clone(),
-            is_noted: noted.is_some_and(|noted| noted == hello.process),
+            is_noted,
             is_new,
             ..introduced(epoch, hello)
         };

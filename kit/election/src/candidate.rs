@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// One that leads, as its Lease tells of it.
 pub trait Leads: Debug + Clone + PartialEq + Send + Sync + 'static {
-    /// Whose the Lease is: two processes of one identity take it for one.
+    /// The name that the Lease has of its holder: two processes of one name pass for one.
     fn identity(&self) -> &str;
 
     /// The one of whom a Lease says this.
@@ -15,18 +15,18 @@ pub trait Leads: Debug + Clone + PartialEq + Send + Sync + 'static {
 
 /// One that takes part.
 pub trait Candidate: Send + Sync + 'static {
-    /// What others see of it once it leads.
+    /// The candidate as others see it once it leads.
     type Leader: Leads;
 
-    /// Whose the Lease is to be.
+    /// The name that the Lease is to have of its holder.
     fn identity(&self) -> &str;
 
-    /// What else the Lease is to say; asked at each renewal.
+    /// Annotations of the Lease while this candidate holds it; asked at each renewal.
     fn annotations(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
 
-    /// For how much longer this one waits, where `leader` is gone, before it takes its place.
+    /// The time that this candidate waits longer than others, where `leader` is gone, before it takes its place.
     fn patience(&self, _leader: &Self::Leader) -> Duration {
         Duration::ZERO
     }

@@ -36,7 +36,7 @@ pub struct Terms {
     pub renew_every: Duration,
     /// Between two looks of who does not lead: one small read.
     pub look_every: Duration,
-    /// For so long the one that leads may say so without having looked.
+    /// The replica that leads may say so for this long without having looked.
     pub fresh_for: Duration,
 }
 

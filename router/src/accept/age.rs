@@ -19,7 +19,7 @@ const JITTER: f64 = 0.1;
 pub(super) struct Age(Option<Instant>);
 
 impl Age {
-    /// Of one that begins now and may become about as old; `None`: as old as it likes.
+    /// The age of a connection that begins now and may become about so old; `None`: as old as it likes.
     pub(super) fn from_now(about: Option<Duration>) -> Self {
         Self(about.map(|about| Instant::now() + jittered(about, rand::random_range(-1.0..=1.0))))
     }

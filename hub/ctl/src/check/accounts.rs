@@ -179,7 +179,7 @@ fn part<T: serde::de::DeserializeOwned>(object: &DynamicObject, name: &str) -> a
     serde_json::from_value(object.data[name].clone()).with_context(|| format!("{name} of {}", object.name_any()))
 }
 
-/// Of a ServiceAccount that the API server has recognized.
+/// Groups that the API server gives a ServiceAccount that it has recognized.
 fn groups(user: &str) -> Vec<String> {
     let namespace = service_account_of(user).map(|(namespace, _)| format!("system:serviceaccounts:{namespace}"));
     let all = ["system:serviceaccounts", "system:authenticated"].map(ToOwned::to_owned);

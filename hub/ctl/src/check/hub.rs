@@ -174,7 +174,7 @@ pub(super) fn replicas(report: &mut Report, what: &str, object: &str, found: &De
     is_well
 }
 
-/// Of the first container's image.
+/// The tag of the image of a Deployment's first container.
 pub(super) fn tag(deployment: &Deployment) -> Option<String> {
     let pod = deployment.spec.as_ref()?.template.spec.as_ref()?;
     let image = pod.containers.first()?.image.as_ref()?;
